@@ -1,0 +1,47 @@
+"""Packaging of specdec. Tool settings are in pyproject.toml."""
+
+import pathlib
+
+import setuptools
+
+README = pathlib.Path(__file__).parent / "README.md"
+
+TEST = ["pytest>=8", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4", "sacrebleu>=2.4"]
+
+setuptools.setup(
+    name="specdec-jax",
+    version="0.1.0",
+    description="Lossless speculative decoding of T5 models on JAX and Flax",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["specdec", "specdec.*"]),
+    package_data={"specdec": ["assets/**/*"]},
+    include_package_data=False,
+    install_requires=[
+        "jax>=0.10",
+        "flax>=0.12",
+        "orbax-checkpoint>=0.11",
+        "absl-py>=2.1",
+        "gin-config>=0.5",
+        "sentencepiece>=0.2",
+        "numpy>=2.0",
+        "rich>=13",
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]>=0.10"],
+        "gpu": ["jax[cuda12]>=0.10"],
+        "seqio": ["seqio>=0.0.20"],
+        "hf": ["transformers>=4.50", "safetensors>=0.4", "torch>=2.6"],
+        "plots": ["matplotlib>=3.8"],
+        "train": ["optax>=0.2.4", "sacrebleu>=2.4"],
+        "test": TEST,
+    },
+    entry_points={"console_scripts": ["specdec = specdec.cli.main:run"]},
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

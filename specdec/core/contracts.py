@@ -1,0 +1,119 @@
+"""The two contracts of the core: what scores tokens, and what proposes them.
+
+Implementations are frozen dataclasses of static settings; weights, caches and
+states are pytrees that are handed in and out. The core never looks inside them.
+"""
+
+from typing import Any
+from typing import Protocol
+
+import flax.struct
+import jax
+
+from specdec.types import Sampling
+from specdec.types import Source
+
+Array = jax.Array
+PyTree = Any
+
+
+class Scorer(Protocol):
+  """A model that scores tokens given a source and the tokens before them.
+
+  Nothing here assumes an encoder: `init` of an encoder-decoder encodes the
+  source, that of a decoder-only model reads it in as a prompt. Lengths count the
+  tokens fed through `score` since `init`.
+
+  Attributes:
+    vocab_size: width `V` of the logits.
+  """
+
+  vocab_size: int
+
+  def prepare(self, params: PyTree) -> PyTree:
+    """Turns parameters named as in T5X into decode weights: fused, cast. Once."""
+    ...
+
+  def init(self, weights: PyTree, source: Source, capacity: int) -> PyTree:
+    """Builds the cache of a batch, with room for `capacity` tokens per row."""
+    ...
+
+  def score(self, weights: PyTree, tokens: Array, cache: PyTree) -> tuple[Array, Array, PyTree]:
+    """Feeds tokens [B, G] to every row at its own length.
+
+    Slots that the call writes are overwritten whatever they held.
+
+    Returns:
+      Logits float32 [B, G, V], hidden states [B, G, D], and the cache, whose rows
+      are G longer.
+    """
+    ...
+
+  def rollback(self, cache: PyTree, length: Array) -> PyTree:
+    """Forgets what was fed beyond `length` int32 [B]."""
+    ...
+
+  def insert(self, cache: PyTree, rows: Array, other: PyTree) -> PyTree:
+    """Replaces rows [N] of a cache by the rows of another of the same shape.
+
+    A row index outside the batch is ignored.
+    """
+    ...
+
+
+@flax.struct.dataclass
+class Context:
+  """What a drafter may look at when it proposes.
+
+  Attributes:
+    ids: int32 [B, T], the start id and the tokens committed so far.
+    length: int32 [B], how many of them are in use; at least 1.
+    row_keys: typed keys [B].
+    sampling: settings that p and q share.
+    level: depth in a cascade, for the random streams.
+  """
+
+  ids: Array
+  length: Array
+  row_keys: Array
+  sampling: Sampling
+  level: int = flax.struct.field(pytree_node=False, default=0)
+
+
+@flax.struct.dataclass
+class Proposal:
+  """A draft.
+
+  Attributes:
+    tokens: int32 [B, G].
+    probs: float32 [B, G, V], the distribution each token was drawn from, at the
+      target's vocabulary width; None when the drafter is deterministic.
+    num_drafted: int32 [B] in [0, G]. Whether position i is drafted may depend on
+      earlier tokens and on q_i as a distribution, never on the token drawn at i.
+  """
+
+  tokens: Array
+  probs: Array | None
+  num_drafted: Array
+
+
+class Drafter(Protocol):
+  """An approximation model M_q, of any kind (section 3.6 of the paper)."""
+
+  def init(self, params: PyTree, source: Source, capacity: int) -> PyTree:
+    """Builds the drafter's state for a batch, with room for `capacity` tokens."""
+    ...
+
+  def propose(self, params: PyTree, state: PyTree, context: Context,
+              gamma: int) -> tuple[Proposal, PyTree]:
+    """Drafts up to `gamma` tokens (static) after the committed ones."""
+    ...
+
+  def commit(self, params: PyTree, state: PyTree, context: Context,
+             num_accepted: Array) -> PyTree:
+    """Learns how many drafted tokens stand, int32 [B].
+
+    `context` is the one `propose` saw; only the first `num_accepted` tokens of
+    the draft may leave a trace in the state.
+    """
+    ...

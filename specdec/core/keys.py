@@ -1,0 +1,79 @@
+"""Random streams that belong to a row and to a place in its decoding.
+
+A draw is keyed by (seed, example id, sample index) of its row and by (tokens
+committed when the iteration began, cascade level, offset, role) of its place. So
+a row's result depends neither on its neighbours in the batch, nor on the batch
+size, nor on the number of devices, and two draws never share noise.
+
+Keys by absolute position alone would be wrong: the noise of a draft that was
+rejected has already influenced how many tokens stand, and would be used again.
+"""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+# The generator is fixed, so that a run does not change with jax's default.
+_IMPL = "threefry2x32"
+_MAX_OFFSETS = 1 << 12
+
+
+class Role(enum.IntEnum):
+  """What a draw is for."""
+
+  DRAFT = 0
+  ACCEPT = 1
+  RESIDUAL = 2
+  BONUS = 3
+
+
+def row_keys(seed: int | Array, example_ids: Array, sample_index: Array | int = 0) -> Array:
+  """Keys of rows, a typed key array [B].
+
+  Args:
+    seed: of the run, non-negative.
+    example_ids: int [B], the place of each row's input in the user's data.
+    sample_index: int [B] or scalar, which of several samples per input.
+  """
+  base = jax.random.key(seed, impl=_IMPL)
+  example_ids = jnp.asarray(example_ids, jnp.uint32)
+  sample_index = jnp.broadcast_to(jnp.asarray(sample_index, jnp.uint32), example_ids.shape)
+  fold = jax.vmap(jax.random.fold_in)
+  return fold(jax.vmap(lambda i: jax.random.fold_in(base, i))(example_ids), sample_index)
+
+
+def place(role: Role, offset: Array | int, level: int = 0) -> Array:
+  """Code of a draw's place within an iteration, uint32 of the shape of `offset`.
+
+  Args:
+    role: what the draw is for.
+    offset: position within the iteration, below 4096.
+    level: depth in a cascade; the drafter of the target is level 0.
+  """
+  base = (level * len(Role) + role) * _MAX_OFFSETS
+  return jnp.asarray(base, jnp.uint32) + jnp.asarray(offset, jnp.uint32)
+
+
+def uniforms(keys: Array, committed: Array, places: Array, num: int) -> Array:
+  """Uniform draws in [0, 1) for the given places of every row.
+
+  One call for all places that are known together: each call adds the whole
+  generator to the program.
+
+  Args:
+    keys: typed key array [B] from `row_keys`.
+    committed: int32 [B], tokens committed when the iteration began.
+    places: uint32 [N] from `place`.
+    num: draws per place.
+
+  Returns:
+    float32 [B, N, num].
+  """
+  fold = jax.random.fold_in
+  keys = jax.vmap(fold)(keys, committed.astype(jnp.uint32))
+  keys = jax.vmap(lambda key: jax.vmap(lambda code: fold(key, code))(places))(keys)
+  one = lambda key: jax.random.uniform(key, (num,), jnp.float32)
+  return jax.vmap(jax.vmap(one))(keys)

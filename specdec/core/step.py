@@ -1,0 +1,112 @@
+"""One iteration of speculative decoding (Algorithm 1), for a ragged batch."""
+
+import jax
+import jax.numpy as jnp
+
+from specdec.core import probs
+from specdec.core import verify
+from specdec.core.contracts import Context
+from specdec.core.state import DecodeState
+from specdec.core.state import Method
+from specdec.core.state import Stats
+from specdec.core.state import Weights
+from specdec.types import Limits
+from specdec.types import Sampling
+from specdec.types import Status
+
+Array = jax.Array
+
+
+def step(method: Method, weights: Weights, state: DecodeState, sampling: Sampling,
+         limits: Limits) -> DecodeState:
+  """Drafts, scores gamma + 1 positions in one call, verifies, rolls back.
+
+  Every running row advances by 1 to gamma + 1 tokens; the others stay as they
+  are. With gamma 0 this is plain decoding.
+
+  Args:
+    method: static settings.
+    weights: of target and drafter.
+    state: of the batch.
+    sampling: shared by p and q.
+    limits: lengths and EOS ids.
+
+  Returns:
+    The next state.
+  """
+  gamma, running = method.gamma, state.running
+  context = Context(ids=state.ids, length=state.length, row_keys=state.row_keys,
+                    sampling=sampling)
+  generated = state.length - 1
+  remaining = limits.max_decode_len - generated
+
+  if gamma:
+    proposal, draft_state = method.drafter.propose(
+        weights.drafter, state.draft_state, context, gamma)
+    draft, draft_probs = proposal.tokens, proposal.probs
+    # A draft ends with its EOS and leaves room for the token after it, so no row
+    # ever overruns. Both bounds depend on earlier tokens only: still exact.
+    num_drafted = jnp.minimum(proposal.num_drafted, remaining - 1)
+    num_drafted = jnp.minimum(num_drafted, _first(_is_eos(draft, limits), gamma) + 1)
+    num_drafted = jnp.where(running, jnp.maximum(num_drafted, 0), 0)
+  else:
+    draft = jnp.zeros((state.ids.shape[0], 0), jnp.int32)
+    draft_probs, draft_state = None, state.draft_state
+    num_drafted = jnp.zeros_like(state.length)
+
+  last = jnp.take_along_axis(state.ids, generated[:, None], 1)
+  logits, _, cache = method.scorer.score(
+      weights.target, jnp.concatenate([last, draft], 1), state.target_cache)
+  verdict = method.verifier(
+      verify.noise(state.row_keys, state.length, gamma), draft, draft_probs,
+      probs.distribution(logits, sampling), num_drafted)
+
+  # The block: accepted tokens, then the verifier's own; cut at EOS and at the
+  # first position whose logits cannot be trusted.
+  place = jnp.arange(gamma + 1)
+  accepted = verdict.num_accepted
+  block = jnp.where(place == accepted[:, None], verdict.next_token[:, None],
+                    jnp.pad(draft, ((0, 0), (0, 1))))
+  normaliser = jax.nn.logsumexp(logits, axis=-1)
+  unsound = _first(~jnp.isfinite(normaliser), gamma + 1)
+  ends = _is_eos(block, limits) & (place <= accepted[:, None])
+  wanted = jnp.minimum(accepted, _first(ends, gamma + 1)) + 1
+  count = jnp.where(running, jnp.minimum(wanted, unsound), 0)
+
+  token_logits = jnp.take_along_axis(logits, block[..., None], -1)[..., 0]
+  log_probs = jnp.where(place < count[:, None], token_logits - normaliser, 0.0)
+  slots = jnp.where(place < count[:, None], state.length[:, None] + place, state.ids.shape[1])
+  ids = state.ids.at[jnp.arange(slots.shape[0])[:, None], slots].set(block, mode="drop")
+  length = state.length + count
+
+  status = jnp.where(length - 1 >= limits.max_decode_len, Status.LENGTH, Status.RUNNING)
+  status = jnp.where((ends & (place < count[:, None])).any(1), Status.EOS, status)
+  status = jnp.where(unsound < wanted, Status.NAN, status)
+
+  accepted = jnp.minimum(accepted, count)
+  tested = jnp.minimum(jnp.minimum(accepted + 1, num_drafted), unsound)
+  stats = state.stats
+  if gamma:
+    draft_state = method.drafter.commit(weights.drafter, draft_state, context, accepted)
+  return state.replace(
+      ids=ids,
+      length=length,
+      status=jnp.where(running, status, state.status).astype(jnp.int32),
+      log_prob=state.log_prob + log_probs.sum(1),
+      target_cache=method.scorer.rollback(cache, length - 1),
+      draft_state=draft_state,
+      stats=Stats(
+          target_calls=stats.target_calls + running,
+          drafted=stats.drafted + num_drafted,
+          tested=stats.tested + tested,
+          accepted=stats.accepted + accepted),
+      iterations=state.iterations + 1)
+
+
+def _is_eos(tokens: Array, limits: Limits) -> Array:
+  return (tokens[..., None] == limits.eos_ids).any(-1)
+
+
+def _first(flags: Array, default: int) -> Array:
+  """Index of the first True of each row [B, N] -> int32 [B], or `default`."""
+  return jnp.where(flags.any(-1), jnp.argmax(flags, -1), default).astype(jnp.int32)

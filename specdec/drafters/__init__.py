@@ -1,0 +1,1 @@
+"""Approximation models: one file each, all behind `core.contracts.Drafter`."""

@@ -1,0 +1,60 @@
+"""The decode cache: written over, rolled back by length, never by value."""
+
+import flax.struct
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+@flax.struct.dataclass
+class Cache:
+  """Keys and values of one batch, a tuple entry per decoder layer.
+
+  Only slots below a row's `length` are ever attended to; what stands behind them
+  is left over from rejected drafts and will be overwritten.
+
+  Attributes:
+    self_key: L x [B, H, T, K].
+    self_value: L x [B, H, T, K].
+    cross_key: L x [B, H, S, K], computed once from the encoder output.
+    cross_value: L x [B, H, S, K].
+    source_mask: bool [B, S], True where a source token stands.
+    length: int32 [B], tokens fed so far.
+  """
+
+  self_key: tuple[Array, ...]
+  self_value: tuple[Array, ...]
+  cross_key: tuple[Array, ...]
+  cross_value: tuple[Array, ...]
+  source_mask: Array
+  length: Array
+
+  @property
+  def capacity(self) -> int:
+    """Number of slots `T`, static."""
+    return self.self_key[0].shape[2]
+
+
+def write(buffer: Array, new: Array, offset: Array) -> Array:
+  """Overwrites `G` slots of every row from its own offset on.
+
+  Args:
+    buffer: [B, H, T, K].
+    new: [B, H, G, K].
+    offset: int32 [B]; `offset + G <= T` is the caller's duty (the engine
+      allocates gamma + 2 slots of slack). Beyond that, a batch of one would be
+      clamped by XLA and larger batches drop the write.
+
+  Returns:
+    [B, H, T, K].
+  """
+  new = new.astype(buffer.dtype)
+  if buffer.shape[0] == 1:
+    # The single-row form is one in-place copy in every backend.
+    return lax.dynamic_update_slice(buffer, new, (0, 0, offset[0], 0))
+  rows = jnp.arange(buffer.shape[0])[:, None]
+  slots = offset[:, None] + jnp.arange(new.shape[2])
+  # Advanced indices around a slice put [B, G] first: values are [B, G, H, K].
+  return buffer.at[rows, :, slots].set(new.transpose((0, 2, 1, 3)), mode="drop")

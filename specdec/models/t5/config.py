@@ -1,0 +1,108 @@
+"""Architecture of a T5 model, as data."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+_ACTIVATIONS = ("gelu", "relu", "silu", "linear")
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """Shape and variant of a T5 encoder-decoder.
+
+  Field names are those of T5X's `t5x/examples/t5/network.py::T5Config`, so that
+  a T5X configuration carries over word by word. Hashable: it is a static
+  argument of every compiled function.
+
+  Attributes:
+    vocab_size: width of the embedding and of the logits (pieces plus padding).
+    emb_dim: model width `D`.
+    num_heads: attention heads `H`.
+    head_dim: size of one head (64 in every public T5 v1.x).
+    mlp_dim: hidden width of the feed-forward block.
+    num_encoder_layers: encoder depth.
+    num_decoder_layers: decoder depth.
+    mlp_activations: `("gelu", "linear")` for v1.1, `("relu",)` for v1.0. Several
+      activations are applied to parallel projections and multiplied (gated).
+    logits_via_embedding: v1.0 ties the output layer to the embedding and scales
+      the decoder output by `D ** -0.5`; v1.1 has its own output layer, unscaled.
+    dropout_rate: used in training only.
+    relpos_num_buckets: buckets of the relative position bias.
+    relpos_max_distance: distance from which all positions share a bucket.
+    layer_norm_epsilon: epsilon of the RMS norm.
+    dtype: computation dtype, "float32" or "bfloat16". Norms, softmax and logits
+      are float32 in both.
+  """
+
+  vocab_size: int
+  emb_dim: int
+  num_heads: int
+  head_dim: int
+  mlp_dim: int
+  num_encoder_layers: int
+  num_decoder_layers: int
+  mlp_activations: tuple[str, ...] = ("gelu", "linear")
+  logits_via_embedding: bool = False
+  dropout_rate: float = 0.0
+  relpos_num_buckets: int = 32
+  relpos_max_distance: int = 128
+  layer_norm_epsilon: float = 1e-6
+  dtype: str = "float32"
+
+  def __post_init__(self):
+    object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+    for name in (
+        "vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim",
+        "num_encoder_layers", "num_decoder_layers", "relpos_num_buckets",
+        "relpos_max_distance",
+    ):
+      value = getattr(self, name)
+      if not isinstance(value, int) or value < 1:
+        raise ValueError(f"T5Config.{name} is {value!r}; expected a positive integer")
+    unknown = [a for a in self.mlp_activations if a not in _ACTIVATIONS]
+    if unknown or not self.mlp_activations:
+      raise ValueError(
+          f"T5Config.mlp_activations is {self.mlp_activations!r}; "
+          f"expected names out of {', '.join(_ACTIVATIONS)}")
+    if self.dtype not in ("float32", "bfloat16"):
+      raise ValueError(
+          f"T5Config.dtype is {self.dtype!r}; expected 'float32' or 'bfloat16' "
+          "(float16 overflows in T5's feed-forward output)")
+
+  def replace(self, **changes: Any) -> "T5Config":
+    """Returns a copy with some fields changed."""
+    return dataclasses.replace(self, **changes)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns a JSON-ready dictionary; `from_dict` reads it back."""
+    out = dataclasses.asdict(self)
+    out["mlp_activations"] = list(self.mlp_activations)
+    return out
+
+  @classmethod
+  def from_dict(cls, fields: dict[str, Any]) -> "T5Config":
+    """Builds a configuration from a dictionary and refuses unknown fields.
+
+    Raises:
+      ValueError: a field is unknown, missing or out of range.
+    """
+    known = {f.name for f in dataclasses.fields(cls)}
+    unknown = sorted(set(fields) - known)
+    if unknown:
+      raise ValueError(
+          f"unknown T5Config fields {', '.join(unknown)}; "
+          f"expected some of {', '.join(sorted(known))}")
+    required = {f.name for f in dataclasses.fields(cls)
+                if f.default is dataclasses.MISSING}
+    missing = sorted(required - set(fields))
+    if missing:
+      raise ValueError(f"T5Config lacks the fields {', '.join(missing)}")
+    return cls(**fields)
+
+  @classmethod
+  def from_json(cls, path: str | pathlib.Path) -> "T5Config":
+    """Reads a configuration from a JSON file."""
+    with open(path, encoding="utf-8") as f:
+      return cls.from_dict(json.load(f))

@@ -1,0 +1,71 @@
+"""T5 behind the core's `Scorer` contract."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specdec.models.t5 import weights as weights_lib
+from specdec.models.t5.cache import Cache
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import T5
+from specdec.types import Source
+
+Array = jax.Array
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Scorer:
+  """Scores decoder tokens of a T5 given its encoder input.
+
+  Attributes:
+    config: the architecture.
+  """
+
+  config: T5Config
+
+  @property
+  def vocab_size(self) -> int:
+    return self.config.vocab_size
+
+  @property
+  def _network(self) -> T5:
+    return T5(self.config, fused=True)
+
+  def prepare(self, params: PyTree) -> PyTree:
+    """See `weights.prepare`."""
+    return weights_lib.prepare(params, self.config)
+
+  def init(self, weights: PyTree, source: Source, capacity: int) -> Cache:
+    """Encodes the source once and keeps its keys and values for every layer."""
+    c = self.config
+    variables = {"params": weights}
+    encoded = self._network.apply(variables, source.ids, source.mask, method="encode")
+    cross = self._network.apply(variables, encoded, method="cross_kv")
+    batch = source.ids.shape[0]
+    empty = lambda: jnp.zeros((batch, c.num_heads, capacity, c.head_dim), c.dtype)
+    return Cache(
+        self_key=tuple(empty() for _ in cross),
+        self_value=tuple(empty() for _ in cross),
+        cross_key=tuple(k for k, _ in cross),
+        cross_value=tuple(v for _, v in cross),
+        source_mask=source.mask,
+        length=jnp.zeros((batch,), jnp.int32))
+
+  def score(self, weights: PyTree, tokens: Array, cache: Cache) -> tuple[Array, Array, Cache]:
+    """Feeds tokens [B, G] at every row's own length."""
+    return self._network.apply({"params": weights}, tokens, cache, method="decode")
+
+  def rollback(self, cache: Cache, length: Array) -> Cache:
+    """Shortens rows to `length` [B]; what lies behind is masked by length."""
+    return cache.replace(length=length.astype(jnp.int32))
+
+  def insert(self, cache: Cache, rows: Array, other: Cache) -> Cache:
+    """Replaces rows of the cache by the rows of another of the same capacity."""
+    return jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), cache, other)
+
+  def logits(self, weights: PyTree, source: Source, decoder_ids: Array) -> Array:
+    """Teacher-forced logits, float32 [B, T, V], of decoder inputs [B, T]."""
+    return self._network.apply({"params": weights}, source.ids, source.mask, decoder_ids)

@@ -1,0 +1,62 @@
+"""From parameters named as in T5X to the decode layout, once at load."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.models.t5 import relpos
+from specdec.models.t5.config import T5Config
+
+Params = dict[str, Any]
+
+
+def prepare(params: Params, config: T5Config) -> Params:
+  """Returns decode weights: fused projections, tabulated bias, one dtype.
+
+  The decoder's self-attention gets one `qkv` kernel and a gated feed-forward one
+  `wi`; the decoder's relative position bias is tabulated by distance. Matrices
+  are cast to `config.dtype`; norm scales and biases stay float32, as they are
+  computed with. The hot path then neither concatenates, transposes nor casts.
+
+  Args:
+    params: tree in T5X's layout, kernels [in, out].
+    config: the architecture.
+
+  Returns:
+    The tree that `T5(config, fused=True)` reads.
+  """
+  decoder = {k: v for k, v in params["decoder"].items()}
+  for name, layer in params["decoder"].items():
+    if name.startswith("layers_"):
+      decoder[name] = _fuse_layer(layer, config)
+  decoder["relpos_bias"] = {"by_distance": _by_distance(
+      params["decoder"]["relpos_bias"]["rel_embedding"], config)}
+  tree = {**params, "decoder": decoder}
+
+  def cast(path, leaf):
+    matrix = path[-1].key in ("kernel", "embedding")
+    return jnp.asarray(leaf, config.dtype if matrix else jnp.float32)
+
+  return jax.tree_util.tree_map_with_path(cast, tree)
+
+
+def _fuse_layer(layer: Params, config: T5Config) -> Params:
+  attention = layer["self_attention"]
+  qkv = [attention[name]["kernel"] for name in ("query", "key", "value")]
+  layer = {**layer, "self_attention": {
+      "qkv": {"kernel": jnp.concatenate(qkv, axis=1)}, "out": attention["out"]}}
+  gates = len(config.mlp_activations)
+  if gates > 1:
+    wide = [layer["mlp"][f"wi_{i}"]["kernel"] for i in range(gates)]
+    layer["mlp"] = {"wi": {"kernel": jnp.concatenate(wide, axis=1)},
+                    "wo": layer["mlp"]["wo"]}
+  return layer
+
+
+def _by_distance(rel_embedding: jax.Array, config: T5Config) -> jax.Array:
+  """[H, buckets] -> [H, max_distance + 1]: the bias of a key so far back."""
+  buckets = relpos.bucket(-np.arange(config.relpos_max_distance + 1), False,
+                          config.relpos_num_buckets, config.relpos_max_distance)
+  return jnp.asarray(rel_embedding, jnp.float32)[:, buckets]
