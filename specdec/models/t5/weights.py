@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec.models.t5 import relpos
 from specdec.models.t5.config import T5Config
+from specdec.models.t5.network import T5
 
 Params = dict[str, Any]
 
@@ -60,3 +61,36 @@ def _by_distance(rel_embedding: jax.Array, config: T5Config) -> jax.Array:
   buckets = relpos.bucket(-np.arange(config.relpos_max_distance + 1), False,
                           config.relpos_num_buckets, config.relpos_max_distance)
   return jnp.asarray(rel_embedding, jnp.float32)[:, buckets]
+
+
+def mismatch(params: Params, config: T5Config) -> str:
+  """Says how a parameter tree differs from what the network expects.
+
+  Returns:
+    Missing, unexpected and misshapen names in one line, or "" when all fit.
+  """
+  wanted = _shapes(_abstract(config))
+  got = _shapes(params)
+  reshaped = sorted(k for k in wanted.keys() & got.keys() if wanted[k] != got[k])
+  parts = (
+      ("missing", sorted(wanted.keys() - got.keys())),
+      ("unexpected", sorted(got.keys() - wanted.keys())),
+      ("of another shape", [f"{k} {got[k]}, expected {wanted[k]}" for k in reshaped]))
+  return "; ".join(f"{label}: {', '.join(names)}" for label, names in parts if names)
+
+
+def _shapes(tree: Params) -> dict[str, tuple[int, ...]]:
+  return {"/".join(key.key for key in keys): tuple(leaf.shape)
+          for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def count(config: T5Config) -> int:
+  """Number of parameters of the network, from shapes alone."""
+  return sum(leaf.size for leaf in jax.tree.leaves(_abstract(config)))
+
+
+def _abstract(config: T5Config) -> Params:
+  """The tree the network expects, shapes only."""
+  ids = jax.ShapeDtypeStruct((1, 1), np.int32)
+  mask = jax.ShapeDtypeStruct((1, 1), np.bool_)
+  return jax.eval_shape(T5(config).init, jax.random.key(0), ids, mask, ids)["params"]

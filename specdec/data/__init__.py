@@ -1,0 +1,1 @@
+"""Vocabularies and, with the extra `seqio`, tasks."""

@@ -1,0 +1,1 @@
+"""Text in, text out: models and pairs, batching, generation."""

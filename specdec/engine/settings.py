@@ -1,0 +1,94 @@
+"""What a user may ask of a decoding run, checked in one place."""
+
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from specdec.types import SpecdecError
+
+MODES = ("speculative", "plain")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """Settings of a run; values are checked on construction.
+
+  Attributes:
+    mode: "speculative", or "plain" for the target alone.
+    gamma: tokens drafted per target call; 0 is plain decoding.
+    temperature: 1e-4 and below is greedy. A number, or one per input.
+    top_k: keep the k likeliest tokens, ties included; 0 is off. Likewise.
+    top_p: keep the likeliest tokens of this joint mass; 0 is off. Likewise.
+    max_decode_len: limit of generated tokens, EOS included.
+    batch_size: inputs decoded together.
+    seed: of all random draws. An input's result depends on the seed and on its
+      place in the data, not on what it is batched with.
+    eos_ids: ids that end a row; None takes the vocabulary's EOS, () none.
+    max_source_len: encoder tokens beyond this are cut, EOS kept.
+    strict_length: refuse inputs that would be cut.
+
+  Raises:
+    SpecdecError: a value is out of range.
+  """
+
+  mode: str = "speculative"
+  gamma: int = 4
+  temperature: float | Sequence[float] = 0.0
+  top_k: int | Sequence[int] = 0
+  top_p: float | Sequence[float] = 0.0
+  max_decode_len: int = 128
+  batch_size: int = 8
+  seed: int = 0
+  eos_ids: Sequence[int] | None = None
+  max_source_len: int = 512
+  strict_length: bool = False
+
+  def __post_init__(self):
+    if self.mode not in MODES:
+      raise SpecdecError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
+    whole("gamma", self.gamma, 0, 64, "0 is plain decoding")
+    whole("max_decode_len", self.max_decode_len, 1, 2**20)
+    whole("max_source_len", self.max_source_len, 2, 2**20)
+    whole("batch_size", self.batch_size, 1, 2**16)
+    whole("seed", self.seed, 0, 2**32 - 1)
+    each("temperature", self.temperature, float, lambda t: 0 <= t < math.inf,
+         "a finite number from 0 (greedy) up")
+    each("top_k", self.top_k, int, lambda k: 0 <= k < 2**31, "an integer from 0 (off) up")
+    each("top_p", self.top_p, float, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
+    for i in self.eos_ids or ():
+      whole("eos_ids", i, 0, 2**31 - 1)
+
+  @property
+  def effective_gamma(self) -> int:
+    """Gamma, or 0 in plain mode."""
+    return 0 if self.mode == "plain" else self.gamma
+
+  def per_row(self, name: str, count: int) -> np.ndarray:
+    """Value of `temperature`, `top_k` or `top_p` for each of `count` inputs."""
+    value = np.asarray(getattr(self, name))
+    if value.ndim and value.shape != (count,):
+      raise SpecdecError(f"{name} has {value.size} values for {count} inputs; expected one "
+                         "number, or one per input")
+    return np.broadcast_to(value, (count,))
+
+
+def whole(name: str, value: Any, low: int, high: int, hint: str = "") -> None:
+  """Checks an integer setting."""
+  integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+  if not integer or not low <= value <= high:
+    raise SpecdecError(f"{name} is {value!r}; expected an integer from {low} to {high}"
+                       + (f" ({hint})" if hint else ""))
+
+
+def each(name: str, value: Any, kind: type, allowed, expected: str) -> None:
+  """Checks a number, or every number of a sequence."""
+  try:
+    values = np.atleast_1d(np.asarray(value, np.float64))
+  except (TypeError, ValueError):
+    raise SpecdecError(f"{name} is {value!r}; expected {expected}") from None
+  for v in values.ravel():
+    if not allowed(v) or (kind is int and v != int(v)):
+      raise SpecdecError(f"{name} is {v:g}; expected {expected}")
