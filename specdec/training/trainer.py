@@ -121,7 +121,12 @@ def init_state(model: T5, recipe: Recipe) -> TrainState:
 
 
 def evaluate(model: T5, params: Params, batches: list[Batch]) -> float:
-  """Mean cross entropy per token in nats, without smoothing or dropout."""
+  """Mean cross entropy per token in nats, without smoothing or dropout.
+
+  NaN when there are no batches.
+  """
+  if not batches:
+    return float("nan")
 
   @jax.jit
   def sums(params, encoder_ids, decoder_ids, target_ids):

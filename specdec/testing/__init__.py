@@ -1,0 +1,1 @@
+"""Oracles and toy models; only tests import it."""
