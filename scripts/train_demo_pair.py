@@ -43,7 +43,7 @@ _DATA = flags.DEFINE_string("data_dir", None, "Folder with the multi30k files.",
 _WORK = flags.DEFINE_string("work_dir", None, "Folder for everything written.", required=True)
 _STAGE = flags.DEFINE_enum("stage", "all", ["all", "vocab", "target", "outputs", "drafter"],
                            "What to run.")
-_TARGET_STEPS = flags.DEFINE_integer("target_steps", 5000, "Updates of the target.")
+_TARGET_STEPS = flags.DEFINE_integer("target_steps", 4000, "Updates of the target.")
 _DRAFTER_STEPS = flags.DEFINE_integer("drafter_steps", 2400, "Updates of the drafter.")
 _SENTENCES = flags.DEFINE_integer("sentences", None, "Use only so many training sentences.")
 _TOKENS = flags.DEFINE_integer("tokens", 4096, "Source plus target slots of a batch.")
