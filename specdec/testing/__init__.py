@@ -1,0 +1,1 @@
+"""Toy models and oracles; only tests import them."""
