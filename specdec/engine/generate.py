@@ -220,7 +220,7 @@ def _decode(pair: Pair, texts: Sequence[str], encoded: Sequence[Encoded],
       for batch in window:
         state = run_batch(pair, settings, batch)
         for row, i in enumerate(batch.example_ids):
-          done[i] = _record(pair, settings, texts[i], encoded[i], state, row)
+          done[i] = make_record(pair, settings, texts[i], encoded[i], state, row)
       yield from (done[i] for i in sorted(done))
 
   return records()
@@ -265,8 +265,9 @@ def run_batch(pair: Pair, settings: Settings, batch: Batch) -> dict[str, np.ndar
 _row_keys = jax.jit(keys.row_keys)
 
 
-def _record(pair: Pair, settings: Settings, text: str, encoded: Encoded,
-            state: dict[str, np.ndarray], row: int) -> Record:
+def make_record(pair: Pair, settings: Settings, text: str, encoded: Encoded,
+                state: dict[str, np.ndarray], row: int) -> Record:
+  """The record of one input, from what `run_batch` returned and its row in it."""
   ids = state["ids"][row, 1:state["length"][row]].tolist()
   counts = {name: int(state[name][row])
             for name in ("target_calls", "drafted", "tested", "accepted")}

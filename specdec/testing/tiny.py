@@ -5,6 +5,7 @@ drafter is the target with noise on its weights, so that some of its drafts stan
 and some do not.
 """
 
+from collections.abc import Sequence
 import functools
 import io
 import json
@@ -12,6 +13,7 @@ import pathlib
 
 import jax
 import numpy as np
+import sentencepiece
 
 from specdec.checkpoints import bundle as bundle_lib
 from specdec.data.vocabulary import Vocabulary
@@ -40,15 +42,18 @@ SENTENCES = (
 
 @functools.cache
 def vocabulary() -> Vocabulary:
-  """A sentencepiece vocabulary with pad 0, EOS 1 and UNK 2."""
-  import sentencepiece  # pylint: disable=import-outside-toplevel
+  """A vocabulary of 120 pieces."""
+  return Vocabulary(train_vocabulary(SENTENCES, 120))
 
+
+def train_vocabulary(sentences: Sequence[str], size: int) -> bytes:
+  """Bytes of a sentencepiece model with pad 0, EOS 1 and UNK 2."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=120,
+      sentence_iterator=iter(sentences), model_writer=model, vocab_size=size,
       model_type="unigram", character_coverage=1.0, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
       hard_vocab_limit=False, num_threads=1, minloglevel=2)
-  return Vocabulary(model.getvalue())
+  return model.getvalue()
 
 
 def config(**changes) -> T5Config:
