@@ -6,6 +6,7 @@ Nothing here imports jax, so that help, version and most mistakes are instant.
 from collections.abc import Sequence
 import difflib
 import importlib
+import io
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import warnings
 
 import specdec
+from specdec.cli.outputs import print_text
 from specdec.errors import SpecdecError
 
 
@@ -74,10 +76,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     The exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C, 141 when the
     reader of the output went away.
   """
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    # A letter that the locale lacks is no reason to stop.
+    sys.stdout.reconfigure(errors="backslashreplace")
   try:
-    code = _dispatch(list(sys.argv[1:] if argv is None else argv))
-    sys.stdout.flush()
-    return code
+    return _dispatch(list(sys.argv[1:] if argv is None else argv))
   except SpecdecError as error:
     _complain(str(error))
     return USER_ERROR
@@ -93,10 +96,10 @@ def _dispatch(args: list[str]) -> int:
   if not args or args[0] in ("--help", "-h", "-help") or args == ["help"]:
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:<{width}}  {c.summary}" for name, c in COMMANDS.items())
-    print(HELP.format(version=specdec.__version__, commands=listed), end="")
+    print_text(HELP.format(version=specdec.__version__, commands=listed).rstrip())
     return 0
   if args[0] in ("--version", "-version", "version"):
-    print(f"specdec {specdec.__version__}")
+    print_text(f"specdec {specdec.__version__}")
     return 0
   if args[0] == "help":
     args = [args[1], "--help"]
@@ -112,7 +115,7 @@ def _dispatch(args: list[str]) -> int:
   flags = module.make_flags()
   before_texts = rest[:rest.index("--")] if "--" in rest else rest
   if {"--help", "-h", "-help"} & set(before_texts):
-    print(flags.help())
+    print_text(flags.help())
     return 0
   texts = flags.parse(rest)
   _quieten()

@@ -100,13 +100,18 @@ def to_json(fields: dict[str, Any]) -> str:
 
 
 def print_line(text: str) -> None:
-  """Prints a text as exactly one line of standard output.
+  """Prints a text as exactly one line of standard output; see `print_text`."""
+  print_text(" ".join(text.splitlines()))
+
+
+def print_text(text: str) -> None:
+  """Prints a text to standard output at once.
 
   Raises:
     SpecdecError: it cannot be written.
   """
   try:
-    print(" ".join(text.splitlines()), flush=True)
+    print(text, flush=True)
   except BrokenPipeError:
     raise
   except OSError as error:

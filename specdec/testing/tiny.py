@@ -67,12 +67,21 @@ def config(**changes) -> T5Config:
 def params(config: T5Config, seed: int = 0) -> dict:
   """Random parameters in T5X's layout; EOS is made likely enough to turn up."""
   ids, mask = np.ones((1, 4), np.int32), np.ones((1, 4), np.bool_)
-  init = jax.jit(T5(config).init)
-  tree = jax.tree.map(np.array, init(jax.random.key(seed), ids, mask, ids)["params"])
+  shapes = jax.eval_shape(T5(config).init, jax.random.key(0), ids, mask, ids)["params"]
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    if path[-1].key == "scale":
+      return np.ones(leaf.shape, np.float32)
+    fan_in = leaf.shape[0] if path[-1].key == "kernel" else 1
+    return (rng.standard_normal(leaf.shape) / fan_in ** 0.5).astype(np.float32)
+
+  # NumPy draws them, as compiling an initialiser takes longer than using it.
+  tree = jax.tree_util.tree_map_with_path(draw, shapes)
   # Logits of a few units, as trained models have, instead of nearly equal ones.
   kernel = tree["decoder"]["logits_dense"]["kernel"]
-  kernel *= 4.0
-  kernel[:, 1] *= 2.5
+  kernel *= 3.0
+  kernel[:, 1] *= 2.0
   return tree
 
 

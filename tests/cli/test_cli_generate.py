@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -49,11 +50,11 @@ def test_file_stdin_and_arguments_give_the_same(generate, expected, tmp_path, mo
 
 
 def test_empty_lines_have_outputs_of_their_own(generate, monkeypatch):
-  _stdin(monkeypatch, f"{TEXTS[0]}\n\n  \t\n{TEXTS[1]}\n".encode())
-  code, out, _ = generate("--output_file=-")
+  _stdin(monkeypatch, f"\n{TEXTS[0]}\n  \t\n\n".encode())
+  code, out, _ = generate("--output_file=-", "--batch_size=2")
   records = [json.loads(line) for line in out.splitlines()]
   assert code == 0
-  assert [r["input"] for r in records] == [TEXTS[0], "", "  \t", TEXTS[1]]
+  assert [r["input"] for r in records] == ["", TEXTS[0], "  \t", ""]
 
 
 def test_dashes_end_the_flags(generate):
@@ -89,14 +90,13 @@ def test_full_disk_is_one_line(generate):
 
 
 @pytest.mark.parametrize("flags, settings", [
-    (["--gamma=2"], {"gamma": 2}),
     (["--gamma=0"], {"gamma": 0}),
     (["--mode=plain"], {"mode": "plain"}),
     (["--temperature=1", "--seed=3"], {"temperature": 1.0, "seed": 3}),
     (["--temperature=0.7", "--top_k=5"], {"temperature": 0.7, "top_k": 5}),
     (["--temperature=1", "--top_p=0.5"], {"temperature": 1.0, "top_p": 0.5}),
-    (["--max_decode_len=5"], {"max_decode_len": 5}),
-    (["--batch_size=1"], {"batch_size": 1}),
+    (["--gamma=2", "--max_decode_len=5", "--batch_size=1"],
+     {"gamma": 2, "max_decode_len": 5, "batch_size": 1}),
     (["--max_source_len=4"], {"max_source_len": 4}),
     (["--nostrict_length"], {}),
 ])
@@ -119,7 +119,8 @@ def test_tasks_put_their_prefix(memory_pair, capsys):
 
 def test_cut_inputs_are_flagged_and_counted_once(generate):
   long = "A dog. " * 40
-  code, out, err = generate("--output_file=-", "--max_source_len=16", TEXTS[0], long, long)
+  code, out, err = generate(
+      "--output_file=-", "--max_source_len=16", "--batch_size=2", TEXTS[0], long, long)
   assert code == 0
   records = [json.loads(line) for line in out.splitlines()]
   assert [r["truncated"] for r in records] == [False, True, True]
@@ -130,7 +131,7 @@ def test_cut_inputs_are_flagged_and_counted_once(generate):
 
 def test_dtype_reaches_the_weights(saved_pair, capsys):
   assert run(["generate", f"--pair={saved_pair}", "--dtype=bfloat16", "--max_decode_len=2",
-              "--gamma=1", "A dog."]) == 0
+              "--mode=plain", "A dog."]) == 0
   assert "1 output," in capsys.readouterr().err
 
 
@@ -179,6 +180,23 @@ def test_faults_are_not_hidden(generate, monkeypatch):
   monkeypatch.setattr(engine, "run_batch", run_batch)
   with pytest.raises(RuntimeError, match="a fault of ours"):
     generate(TEXTS[0])
+
+
+def test_letters_that_the_locale_lacks_are_escaped():
+  program = ("import sys; from specdec.cli.outputs import print_line\n"
+             "import specdec.cli.main as m\n"
+             "m._dispatch = lambda args: print_line('Bäcker') or 0\nsys.exit(m.run([]))")
+  done = subprocess.run([sys.executable, "-c", program], capture_output=True,
+                        env={**os.environ, "PYTHONIOENCODING": "ascii"})
+  assert (done.returncode, done.stdout) == (0, b"B\\xe4cker\n")
+
+
+def test_full_standard_output_is_one_line():
+  for args in ("--help", "generate --help", "--version"):
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m specdec {args} > /dev/full"],
+                          capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "specdec: cannot write standard output: No space left on device\n"
 
 
 def test_as_a_program_with_a_pipe(saved_pair):

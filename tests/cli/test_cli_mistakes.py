@@ -181,9 +181,14 @@ def _damage_json(text):
     (lambda f: (f / "drafter" / "model.json").unlink(), "cannot be read"),
     (lambda f: (f / "drafter" / "model.json").write_text("{}"), "is not of format"),
     (lambda f: (f / "drafter" / "vocab.model").unlink(), "the bundle is incomplete"),
-    (lambda f: (f / "drafter" / "vocab.model").write_bytes(b"\0\1"), "not a sentencepiece model"),
+    (lambda f: (f / "drafter" / "vocab.model").write_bytes(b"\0\1"), "has 2 bytes"),
+    (lambda f: _replace_vocabulary(f, b"\0" * 10), "not a sentencepiece model"),
     (lambda f: shutil.rmtree(f / "drafter" / "params"), "the bundle is incomplete"),
-    (lambda f: shutil.rmtree(f / "drafter" / "params" / "d"), "cannot read the parameters"),
+    (lambda f: shutil.rmtree(f / "drafter" / "params" / "d"), "is missing"),
+    (lambda f: _cut_short(f), "the bundle is damaged"),
+    (lambda f: _edit(f, files=3), "expected a table"),
+    (lambda f: _edit(f, config=3), "expected a table"),
+    (lambda f: _edit(f, version=2), "has bundle version 2"),
     (lambda f: _edit_config(f, emb_dim=24), "do not fit its architecture"),
     (lambda f: _edit_config(f, emb_dim="x"), "expected a positive integer"),
     (lambda f: _edit_config(f, colour=1), "unknown T5Config fields colour"),
@@ -195,11 +200,26 @@ def test_damaged_pair(mistake, saved_pair, tmp_path, damage, expected):
   assert expected in mistake("generate", f"--pair={folder}", "A dog.")
 
 
-def _edit_config(folder, **changes):
+def _edit(folder, **changes):
   path = folder / "drafter" / "model.json"
-  about = json.loads(path.read_text())
-  about["config"].update(changes)
-  path.write_text(json.dumps(about))
+  path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def _edit_config(folder, **changes):
+  about = json.loads((folder / "drafter" / "model.json").read_text())
+  _edit(folder, config={**about["config"], **changes})
+
+
+def _cut_short(folder):
+  files = [p for p in (folder / "drafter" / "params").rglob("*") if p.is_file()]
+  largest = max(files, key=lambda p: p.stat().st_size)
+  largest.write_bytes(largest.read_bytes()[:-1])
+
+
+def _replace_vocabulary(folder, model, **changes):
+  (folder / "drafter" / "vocab.model").write_bytes(model)
+  about = json.loads((folder / "drafter" / "model.json").read_text())
+  _edit(folder, files={**about["files"], "vocab.model": len(model)}, **changes)
 
 
 def test_pair_with_two_vocabularies(mistake, saved_pair, tmp_path):
@@ -209,9 +229,7 @@ def test_pair_with_two_vocabularies(mistake, saved_pair, tmp_path):
   folder = tmp_path / "pair"
   shutil.copytree(saved_pair, folder)
   other = Vocabulary(tiny.train_vocabulary(tiny.SENTENCES[::-1], 100))
-  (folder / "drafter" / "vocab.model").write_bytes(other.model)
-  path = folder / "drafter" / "model.json"
-  path.write_text(json.dumps({**json.loads(path.read_text()), "vocabulary": other.fingerprint}))
+  _replace_vocabulary(folder, other.model, vocabulary=other.fingerprint)
   line = mistake("generate", f"--pair={folder}", "A dog.")
   assert "different vocabularies (120 pieces" in line and "(100" not in line
 
