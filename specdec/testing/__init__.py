@@ -1,1 +1,1 @@
-"""Toy models and oracles; only tests import them."""
+"""Oracles and toy models; only tests import it."""
