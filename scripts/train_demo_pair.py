@@ -10,20 +10,28 @@ Runs in stages, each resumable and each skipped when its result is there:
     python scripts/train_demo_pair.py --data_dir=multi30k --work_dir=demo_run
 
 `data_dir` holds the files of the public repository multi30k/dataset, task 1:
-train.en.gz, train.de.gz, val.en.gz, val.de.gz. Afterwards
-`scripts/export_demo_pair.py` writes the package data and the model card.
+train.en.gz, train.de.gz, val.en.gz, val.de.gz. The pair is then in
+`work_dir/demo`, which `scripts/evaluate_demo_pair.py` measures.
 """
 
+import dataclasses
 import gzip
+import json
 import pathlib
 import random
 
 from absl import app
 from absl import flags
 from absl import logging
+import jax
+import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 
+from specdec.checkpoints import bundle
+from specdec.data.vocabulary import Vocabulary
+from specdec.engine import generate
+from specdec.engine import models
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5
 from specdec.training import batches as batches_lib
@@ -35,8 +43,9 @@ _DATA = flags.DEFINE_string("data_dir", None, "Folder with the multi30k files.",
 _WORK = flags.DEFINE_string("work_dir", None, "Folder for everything written.", required=True)
 _STAGE = flags.DEFINE_enum("stage", "all", ["all", "vocab", "target", "outputs", "drafter"],
                            "What to run.")
-_TARGET_STEPS = flags.DEFINE_integer("target_steps", 5000, "Updates of the target.")
-_DRAFTER_STEPS = flags.DEFINE_integer("drafter_steps", 3000, "Updates of the drafter.")
+_TARGET_STEPS = flags.DEFINE_integer("target_steps", 4000, "Updates of the target.")
+_DRAFTER_STEPS = flags.DEFINE_integer("drafter_steps", 2400, "Updates of the drafter.")
+_SENTENCES = flags.DEFINE_integer("sentences", None, "Use only so many training sentences.")
 _TOKENS = flags.DEFINE_integer("tokens", 4096, "Source plus target slots of a batch.")
 
 PREFIXES = {"translate": "translate English to German: ", "correct": "correct: "}
@@ -75,7 +84,7 @@ class Examples:
   """Token ids of both tasks; corrections are drawn anew every epoch."""
 
   def __init__(self, vocabulary, split: str):
-    self._encode = lambda texts: [ids + [1] for ids in vocabulary.encode(texts)]
+    self._encode = lambda texts: [vocabulary.encode(t) for t in texts]
     self.english, self.german = read_lines(f"{split}.en"), read_lines(f"{split}.de")
     self._english_ids = self._encode(self.english)
     self._translate = list(zip(
@@ -98,13 +107,58 @@ def epochs_of(examples_of, tokens):
       examples_of(n), tokens, np.random.default_rng((2, n)), WIDTHS)
 
 
-def train_target(work: pathlib.Path, vocabulary) -> None:
+def train_target(work: pathlib.Path, vocabulary):
+  """Trains the target on translations and corrections; returns its parameters."""
   training, validation = Examples(vocabulary, "train"), Examples(vocabulary, "val")
   recipe = trainer.Recipe(steps=_TARGET_STEPS.value)
-  trainer.train(
+  return trainer.train(
       T5(TARGET, dot_general=precision.mixed_dot_general), recipe,
       epochs_of(training.epoch, _TOKENS.value), work / "target",
       list(epochs_of(lambda n: validation.epoch(n, 1.0), 2048)(0)), log=logging.info)
+
+
+def write_model(path: pathlib.Path, config: T5Config, params, vocabulary, source: str) -> None:
+  """Saves a finished model as a bundle, bfloat16 on disk."""
+  about = bundle.Bundle(dataclasses.replace(config, dropout_rate=0.0).to_dict(), params,
+                        vocabulary.model, vocabulary.fingerprint, source)
+  bundle.save(path, about, "bfloat16")
+
+
+def write_outputs(work: pathlib.Path, vocabulary) -> None:
+  """Greedy outputs of the finished target on the training sources, as token ids."""
+  target = models.load_model(work / "demo" / "target", "float32")
+  pair = models.Pair("demo", target, target)
+  english = read_lines("train.en")[:_SENTENCES.value]
+  texts = [PREFIXES["translate"] + t for t in english]
+  texts += [PREFIXES["correct"] + t for t in correction_sources(english, 10_000)]
+  sources = [vocabulary.encode(t) for t in texts]
+  with open(work / "outputs.tmp", "w", encoding="utf-8") as f:
+    chunk = 4096
+    for begin in range(0, len(sources), chunk):
+      result = generate.generate_ids(pair, sources[begin:begin + chunk], mode="plain",
+                                     batch_size=64, max_decode_len=64)
+      for source, record in zip(sources[begin:begin + chunk], result.records):
+        if record.status == "eos":
+          f.write(json.dumps([source, record.output_ids]) + "\n")
+      logging.info("outputs: %d of %d", begin + len(result.records), len(sources))
+  (work / "outputs.tmp").rename(work / "outputs.jsonl")
+
+
+def train_drafter(work: pathlib.Path, vocabulary):
+  """Distils the drafter on the target's own outputs and distributions."""
+  with open(work / "outputs.jsonl", encoding="utf-8") as f:
+    examples = [tuple(json.loads(line)) for line in f]
+  held_out, training = examples[::50], [e for i, e in enumerate(examples) if i % 50]
+  teacher = bundle.load(work / "demo" / "target").params
+  teacher = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), teacher)
+  recipe = trainer.Recipe(steps=_DRAFTER_STEPS.value, label_smoothing=0.0, distill_weight=0.7)
+  dot = precision.mixed_dot_general
+  return trainer.train(
+      T5(DRAFTER, dot_general=dot), recipe,
+      epochs_of(lambda n: training, _TOKENS.value), work / "drafter",
+      list(epochs_of(lambda n: held_out, 2048)(0)),
+      teacher=(T5(dataclasses.replace(TARGET, dropout_rate=0.0), dot_general=dot), teacher),
+      log=logging.info)
 
 
 def main(argv):
@@ -113,12 +167,23 @@ def main(argv):
   work.mkdir(parents=True, exist_ok=True)
   stages = ("vocab", "target", "outputs", "drafter")
   wanted = stages if _STAGE.value == "all" else (_STAGE.value,)
-  vocab_path = work / "vocab.model"
-  if "vocab" in wanted and not vocab_path.exists():
-    train_vocabulary(vocab_path)
-  vocabulary = sentencepiece.SentencePieceProcessor(model_file=str(vocab_path))
-  if "target" in wanted:
-    train_target(work, vocabulary)
+  if "vocab" in wanted and not (work / "vocab.model").exists():
+    train_vocabulary(work / "vocab.model")
+  vocabulary = Vocabulary.load(work / "vocab.model")
+  demo = work / "demo"
+  if "target" in wanted and not (demo / "target").exists():
+    params = train_target(work, vocabulary)
+    write_model(demo / "target", TARGET, params, vocabulary,
+                f"multi30k task 1, {_TARGET_STEPS.value} steps")
+  if "outputs" in wanted and not (work / "outputs.jsonl").exists():
+    write_outputs(work, vocabulary)
+  if "drafter" in wanted and not (demo / "drafter").exists():
+    params = train_drafter(work, vocabulary)
+    write_model(demo / "drafter", DRAFTER, params, vocabulary,
+                f"distilled from demo/target, {_DRAFTER_STEPS.value} steps")
+    (demo / "pair.json").write_text(json.dumps({
+        "target": "target", "drafter": "drafter", "tasks": PREFIXES,
+        "max_source_len": 128, "max_decode_len": 128}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

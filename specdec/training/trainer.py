@@ -28,7 +28,8 @@ class Recipe:
   Attributes:
     steps: number of updates.
     learning_rate: peak rate, relative to the size of a parameter (Adafactor).
-    warmup_steps: linear rise to the peak, before a cosine down to zero.
+    warmup_steps: linear rise to the peak, before a cosine down to zero; a fifth of
+      a short run.
     label_smoothing: mass spread evenly over the vocabulary. It is held for the
       first half of the run and gone after four fifths, so that the finished
       model is calibrated: a smoothed one gives each token a one in ten chance
@@ -56,8 +57,9 @@ class TrainState:
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
   """Adafactor with the rate scaled by parameter size, as T5 was trained."""
+  warmup = min(recipe.warmup_steps, recipe.steps // 5)
   schedule = optax.warmup_cosine_decay_schedule(
-      0.0, recipe.learning_rate, recipe.warmup_steps, recipe.steps)
+      0.0, recipe.learning_rate, warmup, recipe.steps)
   return optax.adafactor(schedule)
 
 
@@ -119,7 +121,12 @@ def init_state(model: T5, recipe: Recipe) -> TrainState:
 
 
 def evaluate(model: T5, params: Params, batches: list[Batch]) -> float:
-  """Mean cross entropy per token in nats, without smoothing or dropout."""
+  """Mean cross entropy per token in nats, without smoothing or dropout.
+
+  NaN when there are no batches.
+  """
+  if not batches:
+    return float("nan")
 
   @jax.jit
   def sums(params, encoder_ids, decoder_ids, target_ids):
