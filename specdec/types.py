@@ -17,14 +17,9 @@ import enum
 import flax.struct
 import jax
 
+from specdec.errors import SpecdecError as SpecdecError
+
 Array = jax.Array
-
-
-class SpecdecError(Exception):
-  """A mistake of the user's, told in one line: what, expected, what to do.
-
-  The command line prints it without a traceback and exits with 2.
-  """
 
 
 class Status(enum.IntEnum):

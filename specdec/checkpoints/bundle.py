@@ -1,11 +1,13 @@
 """specdec's own model folder.
 
-    model.json    format, architecture, vocabulary fingerprint, source, writer
+    model.json    format, architecture, vocabulary fingerprint, source, writer, and
+                  the sizes of the other files
     params/       parameters named as in T5X, written by Orbax
     vocab.model   sentencepiece vocabulary
 
 A folder is written under another name and moved into place when it is complete,
-so what has the right name is whole.
+so what has the right name is whole. A copy of it need not be: sizes are checked
+before Orbax reads anything.
 """
 
 import dataclasses
@@ -74,7 +76,8 @@ def save(path: str | pathlib.Path, bundle: Bundle, dtype: str | None = None) -> 
     (draft / "vocab.model").write_bytes(bundle.vocabulary)
     about = {
         "format": FORMAT, "version": VERSION, "writer": "specdec 0.1.0",
-        "source": bundle.source, "vocabulary": bundle.fingerprint, "config": bundle.config}
+        "source": bundle.source, "vocabulary": bundle.fingerprint, "config": bundle.config,
+        "files": _sizes(draft)}
     (draft / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     os.replace(draft, path)
   except OSError as error:
@@ -91,6 +94,7 @@ def load(path: str | pathlib.Path) -> Bundle:
   """
   path = pathlib.Path(path).absolute()
   about = _read_about(path)
+  _check_sizes(path, about.get("files", {}))
   try:
     vocabulary = (path / "vocab.model").read_bytes()
   except OSError as error:
@@ -115,7 +119,35 @@ def _read_about(path: pathlib.Path) -> dict[str, Any]:
   if about.get("version") != VERSION:
     raise SpecdecError(f"{path} has bundle version {about.get('version')!r}; this specdec "
                        f"reads version {VERSION}: install a newer one")
+  for name in ("config", "files"):
+    if not isinstance(about.get(name, {}), dict):
+      raise SpecdecError(f'"{name}" in {path / "model.json"} is {about[name]!r}; expected a '
+                         "table: copy the folder again")
   return about
+
+
+def _sizes(path: pathlib.Path) -> dict[str, int]:
+  """Bytes of every file below a folder, by relative name."""
+  return {p.relative_to(path).as_posix(): p.stat().st_size
+          for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def _check_sizes(path: pathlib.Path, expected: dict[str, int]) -> None:
+  """Finds files that are missing or cut short.
+
+  Orbax would notice most of them too, but it reads in parallel, and reads that are
+  still under way when the first one fails complain on their own, later, with a
+  traceback that nobody can catch.
+  """
+  for name, size in expected.items():
+    try:
+      found = (path / name).stat().st_size
+    except OSError as error:
+      raise SpecdecError(f"{path / name} is missing ({error.strerror}); the bundle is "
+                         "incomplete: copy the folder again") from error
+    if found != size:
+      raise SpecdecError(f"{path / name} has {found} bytes; expected {size}: the bundle is "
+                         "damaged, copy the folder again")
 
 
 def _restore(path: pathlib.Path) -> dict[str, Any]:

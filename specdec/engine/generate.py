@@ -6,6 +6,7 @@ the source width is a power of two from 16 up, the batch a power of two up to
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
@@ -20,19 +21,21 @@ from specdec.core import state as state_lib
 from specdec.core.state import Exits
 from specdec.engine import precision
 from specdec.engine.models import Pair
+from specdec.engine.models import id_rows
 from specdec.engine.models import make_source
 from specdec.engine.result import Record
 from specdec.engine.result import Result
 from specdec.engine.settings import Settings
+from specdec.errors import InputError
+from specdec.errors import SpecdecError
 from specdec.types import Limits
-from specdec.types import SpecdecError
 from specdec.types import Status
 
 # Inputs looked at together when batches of like length are formed.
 _WINDOW_BATCHES = 16
 
 
-def generate(pair: Pair, texts: str | Sequence[str], *, task: str | None = None,
+def generate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
              progress: Callable[[Record], None] | None = None, **settings: Any) -> Result:
   """Decodes texts by speculative decoding (or plainly), losslessly.
 
@@ -59,8 +62,7 @@ def generate(pair: Pair, texts: str | Sequence[str], *, task: str | None = None,
   'eos'
   """
   records = []
-  for record in iterate(pair, [texts] if isinstance(texts, str) else texts,
-                        task=task, **settings):
+  for record in iterate(pair, texts, task=task, **settings):
     records.append(record)
     if progress:
       progress(record)
@@ -79,23 +81,49 @@ def generate_ids(pair: Pair, encoder_ids: Any, **settings: Any) -> Result:
     SpecdecError: a setting or an id is out of range.
   """
   checked = make_settings(pair, settings)
-  rows = [np.trim_zeros(np.asarray(row, np.int32), "b") for row in encoder_ids]
-  make_source(rows, pair.vocabulary) if rows else None
-  cut = [_cut(list(map(int, row)), i, pair, checked) for i, row in enumerate(rows)]
+  rows = id_rows(encoder_ids, pair.vocabulary)
+  cut = [_cut(row.tolist(), i, pair, checked) for i, row in enumerate(rows)]
   return Result(tuple(_decode(pair, [""] * len(cut), cut, checked)), checked)
 
 
-def iterate(pair: Pair, texts: Sequence[str], *, task: str | None = None,
+def iterate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
             **settings: Any) -> Iterator[Record]:
-  """Yields the records of `generate` in order, a window of batches at a time."""
+  """Yields the records of `generate` in order, a window of batches at a time.
+
+  Mistakes are raised by the call itself, before anything is decoded.
+  """
   checked = make_settings(pair, settings)
-  prefix = task_prefix(pair, task)
-  for name, text in ((f"input {i}", t) for i, t in enumerate(texts)):
+  texts = as_texts(texts)
+  return _decode(pair, texts, encode(pair, texts, task, checked), checked)
+
+
+def as_texts(texts: str | Iterable[str]) -> list[str]:
+  """A list of texts out of one text or any iterable of texts.
+
+  Raises:
+    SpecdecError: it is something else.
+  """
+  if isinstance(texts, str):
+    return [texts]
+  if not isinstance(texts, Iterable) or isinstance(texts, bytes):
+    raise SpecdecError(f"the input is {type(texts).__name__}; expected a text or several")
+  texts = list(texts)
+  for i, text in enumerate(texts):
     if not isinstance(text, str):
-      raise SpecdecError(f"{name} is {type(text).__name__}; expected text")
-  encoded = [_cut(pair.vocabulary.encode(prefix + text), i, pair, checked)
-             for i, text in enumerate(texts)]
-  return _decode(pair, texts, encoded, checked)
+      raise InputError(i, f"is {type(text).__name__}; expected text")
+  return texts
+
+
+def encode(pair: Pair, texts: Sequence[str], task: str | None,
+           settings: Settings) -> list["Encoded"]:
+  """Tokenises texts behind a task's prefix, cut to the source limit.
+
+  Raises:
+    SpecdecError: the task is unknown, or a text is too long under `strict_length`.
+  """
+  prefix = task_prefix(pair, task)
+  return [_cut(pair.vocabulary.encode(prefix + text), i, pair, settings)
+          for i, text in enumerate(texts)]
 
 
 def make_settings(pair: Pair, settings: dict[str, Any]) -> Settings:
@@ -122,80 +150,110 @@ def task_prefix(pair: Pair, task: str | None) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Encoded:
+class Encoded:
+  """Encoder ids of an input, and whether they had to be cut."""
+
   ids: list[int]
   truncated: bool
 
 
-def _cut(ids: list[int], index: int, pair: Pair, settings: Settings) -> _Encoded:
+def _cut(ids: list[int], index: int, pair: Pair, settings: Settings) -> Encoded:
   """Cuts ids to the source limit, keeping the EOS at the end."""
   limit = settings.max_source_len
   if len(ids) <= limit:
-    return _Encoded(ids, False)
+    return Encoded(ids, False)
   if settings.strict_length:
-    raise SpecdecError(f"input {index} has {len(ids)} tokens; expected at most {limit}: "
-                       "shorten it, raise max_source_len, or allow cutting without "
-                       "strict_length")
-  return _Encoded([*ids[:limit - 1], pair.vocabulary.eos_id], True)
+    raise InputError(index, f"has {len(ids)} tokens; expected at most {limit}: shorten it, "
+                     "raise max_source_len, or allow cutting without strict_length")
+  return Encoded([*ids[:limit - 1], pair.vocabulary.eos_id], True)
 
 
-def _decode(pair: Pair, texts: Sequence[str], encoded: Sequence[_Encoded],
-            settings: Settings) -> Iterator[Record]:
-  """Decodes window by window; within one, like lengths share a batch."""
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """Inputs that are decoded together.
+
+  Attributes:
+    example_ids: place of each input in the data, which its random streams and
+      its record go by.
+    encoder_ids: of each input.
+    sampling: temperature, top_k and top_p, a value per input.
+    rows: of the compiled program, at least as many as inputs.
+  """
+
+  example_ids: list[int]
+  encoder_ids: list[list[int]]
+  sampling: dict[str, np.ndarray]
+  rows: int
+
+
+def plan(encoded: Sequence[Encoded], settings: Settings) -> list[list[Batch]]:
+  """Windows of batches; within a window, inputs of like length share a batch.
+
+  Raises:
+    SpecdecError: a setting has neither one value nor one per input.
+  """
   count = len(encoded)
-  rows = {name: settings.per_row(name, count) for name in ("temperature", "top_k", "top_p")}
+  values = {name: settings.per_row(name, count) for name in ("temperature", "top_k", "top_p")}
   # A last batch that is not full is padded to the size of the others, so that it
   # needs no program of its own.
-  batch = _power_of_two(min(settings.batch_size, max(count, 1)), 1)
-  batch = min(batch, settings.batch_size)
-  window = batch * _WINDOW_BATCHES
-  for begin in range(0, count, window):
-    members = range(begin, min(begin + window, count))
-    by_length = sorted(members, key=lambda i: (len(encoded[i].ids), i))
-    done: dict[int, Record] = {}
-    for j in range(0, len(by_length), batch):
-      chosen = by_length[j:j + batch]
-      state = run_batch(
-          pair, settings, [encoded[i].ids for i in chosen], np.asarray(chosen),
-          {name: values[chosen] for name, values in rows.items()}, batch)
-      for row, i in enumerate(chosen):
-        done[i] = _record(pair, settings, texts[i], encoded[i], state, row)
-    yield from (done[i] for i in members)
+  rows = min(_power_of_two(min(settings.batch_size, max(count, 1)), 1), settings.batch_size)
+  windows = []
+  for begin in range(0, count, rows * _WINDOW_BATCHES):
+    members = range(begin, min(begin + rows * _WINDOW_BATCHES, count))
+    members = sorted(members, key=lambda i: (len(encoded[i].ids), i))
+    chosen = [members[j:j + rows] for j in range(0, len(members), rows)]
+    windows.append([
+        Batch(ids, [encoded[i].ids for i in ids],
+              {name: value[ids] for name, value in values.items()}, rows)
+        for ids in chosen])
+  return windows
 
 
-def run_batch(pair: Pair, settings: Settings, encoder_ids: Sequence[Sequence[int]],
-              example_ids: np.ndarray, sampling: dict[str, np.ndarray],
-              batch: int) -> dict[str, np.ndarray]:
+def _decode(pair: Pair, texts: Sequence[str], encoded: Sequence[Encoded],
+            settings: Settings) -> Iterator[Record]:
+  """Plans at once, then decodes window by window as records are asked for."""
+  windows = plan(encoded, settings)
+
+  def records() -> Iterator[Record]:
+    for window in windows:
+      done: dict[int, Record] = {}
+      for batch in window:
+        state = run_batch(pair, settings, batch)
+        for row, i in enumerate(batch.example_ids):
+          done[i] = make_record(pair, settings, texts[i], encoded[i], state, row)
+      yield from (done[i] for i in sorted(done))
+
+  return records()
+
+
+def run_batch(pair: Pair, settings: Settings, batch: Batch) -> dict[str, np.ndarray]:
   """Decodes one batch to its end and fetches the result in one copy.
 
   Args:
     pair: target and drafter.
     settings: of the run.
-    encoder_ids: up to `batch` rows of ids.
-    example_ids: place of each row in the data, for its random streams.
-    sampling: values per row.
-    batch: rows of the compiled program.
+    batch: out of `plan`.
 
   Returns:
     `ids` [B, T], `length`, `status`, `log_prob` and the counts, per row.
   """
-  used = len(encoder_ids)
+  used, rows = len(batch.encoder_ids), batch.rows
   gamma = settings.effective_gamma
   method, weights = pair.method(gamma), pair.weights(gamma)
-  width = _power_of_two(max(map(len, encoder_ids)), 16)
-  source = make_source(encoder_ids, width=width, rows=batch)
-  fill = lambda values: np.pad(values, (0, batch - used))
+  width = _power_of_two(max(map(len, batch.encoder_ids)), 16)
+  source = make_source(batch.encoder_ids, width=width, rows=rows)
+  fill = lambda values: np.pad(values, (0, rows - used))
   eos = (pair.vocabulary.eos_id,) if settings.eos_ids is None else settings.eos_ids
-  limits = Limits(np.full((batch,), settings.max_decode_len, np.int32),
+  limits = Limits(np.full((rows,), settings.max_decode_len, np.int32),
                   np.asarray(tuple(eos) or (-1,), np.int32))
   with precision.matmul_precision(pair.target.config.dtype):
-    row_keys = _row_keys(np.uint32(settings.seed), fill(example_ids).astype(np.uint32))
+    row_keys = _row_keys(np.uint32(settings.seed), fill(batch.example_ids).astype(np.uint32))
     state = loop.start(
-        method, weights, source, np.zeros((batch,), np.int32), row_keys,
-        np.arange(batch) < used, state_lib.capacity_for(settings.max_decode_len, gamma))
+        method, weights, source, np.zeros((rows,), np.int32), row_keys,
+        np.arange(rows) < used, state_lib.capacity_for(settings.max_decode_len, gamma))
     state = loop.run(
         method, weights, state,
-        state_lib.sampling(batch, **{k: fill(v) for k, v in sampling.items()}), limits,
+        state_lib.sampling(rows, **{k: fill(v) for k, v in batch.sampling.items()}), limits,
         Exits(np.int32(2**30), np.int32(2**30)))
   return jax.device_get({
       "ids": state.ids, "length": state.length, "status": state.status,
@@ -207,8 +265,9 @@ def run_batch(pair: Pair, settings: Settings, encoder_ids: Sequence[Sequence[int
 _row_keys = jax.jit(keys.row_keys)
 
 
-def _record(pair: Pair, settings: Settings, text: str, encoded: _Encoded,
-            state: dict[str, np.ndarray], row: int) -> Record:
+def make_record(pair: Pair, settings: Settings, text: str, encoded: Encoded,
+                state: dict[str, np.ndarray], row: int) -> Record:
+  """The record of one input, from what `run_batch` returned and its row in it."""
   ids = state["ids"][row, 1:state["length"][row]].tolist()
   counts = {name: int(state[name][row])
             for name in ("target_calls", "drafted", "tested", "accepted")}

@@ -14,6 +14,7 @@ from specdec.core.state import Weights
 from specdec.data.vocabulary import Vocabulary
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import precision
+from specdec.engine.settings import whole
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.scorer import T5Scorer
@@ -57,10 +58,22 @@ class Model:
 
     Returns:
       float32 [B, T, V]; position t scores the token after `decoder_ids[:, t]`.
+
+    Raises:
+      SpecdecError: ids are out of range, or the two do not have as many rows.
     """
     source = make_source(encoder_ids, self.vocabulary)
+    decoder_ids = np.asarray(decoder_ids)
+    batch, width = source.ids.shape[0], self.config.vocab_size
+    if decoder_ids.dtype.kind not in "iu" or decoder_ids.shape[:1] != (batch,) \
+        or decoder_ids.ndim != 2 or not decoder_ids.size:
+      raise SpecdecError(f"decoder_ids are {decoder_ids.dtype} of shape {decoder_ids.shape}; "
+                         f"expected integers of shape ({batch}, T), a row per encoder row")
+    if decoder_ids.min() < 0 or decoder_ids.max() >= width:
+      raise SpecdecError(f"decoder_ids hold ids from {decoder_ids.min()} to "
+                         f"{decoder_ids.max()}; expected 0 to {width - 1}")
     with precision.matmul_precision(self.config.dtype):
-      out = _logits(self.scorer, self.weights, source, np.asarray(decoder_ids, np.int32))
+      out = _logits(self.scorer, self.weights, source, decoder_ids.astype(np.int32))
     return np.asarray(out)
 
 
@@ -81,15 +94,7 @@ def make_source(encoder_ids: Any, vocabulary: Vocabulary | None = None,
   Raises:
     SpecdecError: a row is empty or holds ids outside the vocabulary.
   """
-  lists = [np.trim_zeros(np.asarray(row, np.int32), "b") for row in encoder_ids]
-  for i, row in enumerate(lists):
-    if not row.size:
-      raise SpecdecError(f"encoder_ids row {i} is empty; expected at least the EOS id")
-    if row.min() < 0:
-      raise SpecdecError(f"encoder_ids row {i} holds the negative id {row.min()}")
-    if vocabulary is not None and row.max() >= len(vocabulary):
-      raise SpecdecError(f"encoder_ids row {i} holds the id {row.max()}; expected less than "
-                         f"the {len(vocabulary)} pieces of the vocabulary")
+  lists = id_rows(encoder_ids, vocabulary)
   ids = np.zeros((rows or len(lists), width or max(map(len, lists))), np.int32)
   # Rows that only fill the batch have one token, so that attention has a key.
   length = np.ones((ids.shape[0],), np.int32)
@@ -97,6 +102,38 @@ def make_source(encoder_ids: Any, vocabulary: Vocabulary | None = None,
     ids[i, :len(row)] = row
     length[i] = len(row)
   return Source(ids=ids, length=length)
+
+
+def id_rows(encoder_ids: Any, vocabulary: Vocabulary | None = None) -> list[np.ndarray]:
+  """Checks ids and returns an int32 array a row, without padding.
+
+  Args:
+    encoder_ids: int [B, S] or B sequences; trailing zeros are padding.
+    vocabulary: ids outside it are refused; None checks for negative ids alone.
+
+  Raises:
+    SpecdecError: a row is empty, is not a row of integers, or holds ids outside
+      the vocabulary.
+  """
+  try:
+    rows = [np.asarray(row) for row in encoder_ids]
+  except (TypeError, ValueError):
+    raise SpecdecError("encoder_ids are not rows of ids; expected int [B, S], or lists of "
+                       "ids") from None
+  for i, row in enumerate(rows):
+    row = np.trim_zeros(row, "b") if row.ndim == 1 and row.dtype.kind in "iu" else row
+    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+      raise SpecdecError(f"encoder_ids row {i} is {row.dtype} of shape {row.shape}; expected "
+                         "a list of integers")
+    if not row.size:
+      raise SpecdecError(f"encoder_ids row {i} is empty; expected at least the EOS id")
+    if row.min() < 0:
+      raise SpecdecError(f"encoder_ids row {i} holds the negative id {row.min()}")
+    if vocabulary is not None and row.max() >= len(vocabulary):
+      raise SpecdecError(f"encoder_ids row {i} holds the id {row.max()}; expected less than "
+                         f"the {len(vocabulary)} pieces of the vocabulary")
+    rows[i] = row.astype(np.int32)
+  return rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,18 +241,53 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None) -> Pa
   Raises:
     SpecdecError: there is no such pair, or its vocabularies differ.
   """
-  folder = ASSETS / str(pair)
-  if str(pair) not in pair_names():
-    folder = pathlib.Path(pair)
-    if not (folder / "pair.json").is_file():
-      raise SpecdecError(f"there is no pair {str(pair)!r}; expected one of "
-                         f"{', '.join(pair_names())}, or a folder with a pair.json")
+  folder = find_pair(pair)
+  about = _read_pair(folder / "pair.json")
+  target, drafter = (load_model(folder / about.pop(role), dtype)
+                     for role in ("target", "drafter"))
+  return Pair(str(pair), target, drafter, **about)
+
+
+def find_pair(pair: str | pathlib.Path) -> pathlib.Path:
+  """Folder of a pair, without loading it.
+
+  Raises:
+    SpecdecError: there is no such pair.
+  """
+  if str(pair) in pair_names():
+    return ASSETS / str(pair)
+  folder = pathlib.Path(pair)
   try:
-    about = json.loads((folder / "pair.json").read_text(encoding="utf-8"))
-    settings = {k: about[k] for k in ("tasks", "max_source_len", "max_decode_len") if k in about}
-    paths = [folder / about[role] for role in ("target", "drafter")]
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise SpecdecError(f"{folder / 'pair.json'} cannot be used: {error!r}; expected JSON with "
-                       '"target" and "drafter" folders') from error
-  target, drafter = (load_model(path, dtype) for path in paths)
-  return Pair(str(pair), target, drafter, **settings)
+    found = (folder / "pair.json").is_file()
+  except (OSError, ValueError):
+    # Names that no file can have: too long, or with a NUL in them.
+    found = False
+  if not found:
+    raise SpecdecError(f"there is no pair {str(pair)!r}; expected a name "
+                       f"({', '.join(pair_names()) or 'none is installed'}) or a folder with "
+                       "a pair.json")
+  return folder
+
+
+def _read_pair(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a pair.json: folders of the two models, and settings of `Pair`."""
+  try:
+    about = json.loads(path.read_text(encoding="utf-8"))
+  except OSError as error:
+    raise SpecdecError(f"cannot read {path}: {error.strerror}") from error
+  except ValueError as error:
+    raise SpecdecError(f"{path} is not JSON: {error}") from error
+  fields = dict(about) if isinstance(about, dict) else {}
+  fields = {k: v for k, v in fields.items() if k in (
+      "target", "drafter", "tasks", "max_source_len", "max_decode_len")}
+  for role in ("target", "drafter"):
+    if not isinstance(fields.get(role), str):
+      raise SpecdecError(f"{path} names no {role}; expected JSON with the folders of "
+                         '"target" and "drafter"')
+  tasks = fields.get("tasks", {})
+  if not isinstance(tasks, dict) or not all(isinstance(v, str) for v in tasks.values()):
+    raise SpecdecError(f'"tasks" in {path} is {tasks!r}; expected prefixes by task name')
+  for name, low in (("max_source_len", 2), ("max_decode_len", 1)):
+    if name in fields:
+      whole(f'"{name}" in {path}', fields[name], low, 2**20)
+  return fields

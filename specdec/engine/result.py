@@ -108,6 +108,13 @@ class Result:
     return self.tokens / self.target_calls if self.target_calls else 0.0
 
   def __str__(self) -> str:
-    alpha = "no drafts" if self.alpha is None else f"alpha {self.alpha:.3f}"
-    return (f"{len(self.records)} outputs, {self.tokens} tokens in {self.target_calls} target "
-            f"calls ({self.tokens_per_call:.2f} per call, {alpha})")
+    return summary(len(self.records), self.tokens, self.target_calls, self.tested,
+                   self.accepted)
+
+
+def summary(outputs: int, tokens: int, target_calls: int, tested: int, accepted: int) -> str:
+  """The totals of a run in one line."""
+  alpha = f"alpha {accepted / tested:.3f}" if tested else "no drafts"
+  per_call = tokens / target_calls if target_calls else 0.0
+  return (f"{outputs} output{'s' * (outputs != 1)}, {tokens} tokens in {target_calls} target "
+          f"calls ({per_call:.2f} per call, {alpha})")

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 
-from specdec.types import SpecdecError
+from specdec.errors import SpecdecError
 
 MODES = ("speculative", "plain")
+
+# The largest float32: a temperature above it would be infinite on the device.
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +56,17 @@ class Settings:
     whole("max_source_len", self.max_source_len, 2, 2**20)
     whole("batch_size", self.batch_size, 1, 2**16)
     whole("seed", self.seed, 0, 2**32 - 1)
-    each("temperature", self.temperature, float, lambda t: 0 <= t < math.inf,
+    each("temperature", self.temperature, float, lambda t: 0 <= t <= _MAX_FLOAT,
          "a finite number from 0 (greedy) up")
     each("top_k", self.top_k, int, lambda k: 0 <= k < 2**31, "an integer from 0 (off) up")
     each("top_p", self.top_p, float, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
-    for i in self.eos_ids or ():
-      whole("eos_ids", i, 0, 2**31 - 1)
+    if self.eos_ids is not None:
+      if not isinstance(self.eos_ids, Sequence | np.ndarray) or isinstance(self.eos_ids, str):
+        raise SpecdecError(f"eos_ids is {self.eos_ids!r}; expected a list of ids, () for none")
+      for i in self.eos_ids:
+        whole("an entry of eos_ids", i, 0, 2**31 - 1)
+    if not isinstance(self.strict_length, bool | np.bool_):
+      raise SpecdecError(f"strict_length is {self.strict_length!r}; expected True or False")
 
   @property
   def effective_gamma(self) -> int:
@@ -85,10 +92,15 @@ def whole(name: str, value: Any, low: int, high: int, hint: str = "") -> None:
 
 def each(name: str, value: Any, kind: type, allowed, expected: str) -> None:
   """Checks a number, or every number of a sequence."""
+  wrong = SpecdecError(f"{name} is {value!r}; expected {expected}")
   try:
-    values = np.atleast_1d(np.asarray(value, np.float64))
+    values = np.asarray(value)
+    # Text, booleans and complex numbers would convert, to something else.
+    if values.dtype.kind not in "iuf" and values.size:
+      raise wrong
+    values = values.astype(np.float64)
   except (TypeError, ValueError):
-    raise SpecdecError(f"{name} is {value!r}; expected {expected}") from None
+    raise wrong from None
   for v in values.ravel():
     if not allowed(v) or (kind is int and v != int(v)):
       raise SpecdecError(f"{name} is {v:g}; expected {expected}")

@@ -1,0 +1,1 @@
+"""Measuring: timings and the records that carry where they were taken."""

@@ -1,0 +1,210 @@
+"""Plain against speculative decoding, measured side by side.
+
+Both run in one process on the same tokenised inputs. After a warm-up of each,
+which compiles, they take turns, and which of the two goes first alternates: a
+machine that slows down or speeds up meanwhile does so for both.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+from specdec.bench import records as records_lib
+from specdec.core.probs import MIN_TEMPERATURE
+from specdec.engine import generate
+from specdec.engine.models import Pair
+from specdec.engine.result import Record
+from specdec.engine.result import Result
+from specdec.engine.settings import Settings
+from specdec.engine.settings import whole
+from specdec.errors import SpecdecError
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+  """Median, quartiles and range of repeated measurements."""
+
+  median: float
+  low: float
+  high: float
+  quartiles: tuple[float, float]
+
+  @classmethod
+  def of(cls, values: Sequence[float]) -> "Spread":
+    median = statistics.median(values)
+    # `statistics.quantiles` wants two values at least.
+    q1, _, q3 = statistics.quantiles([*values, median], n=4, method="inclusive")
+    return cls(median, min(values), max(values), (q1, q3))
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+  """One of the two ways to decode.
+
+  Attributes:
+    result: its records; counts do not vary, the seed being the same.
+    first_s: first pass over the inputs, compilation included.
+    times_s: of each repeat: encoding and decoding all inputs, without tokenising,
+      detokenising and compiling.
+  """
+
+  result: Result
+  first_s: float
+  times_s: tuple[float, ...]
+
+  @property
+  def ms_per_token(self) -> Spread:
+    """Milliseconds per generated token, over the repeats."""
+    return Spread.of([1e3 * t / max(self.result.tokens, 1) for t in self.times_s])
+
+  @property
+  def compile_s(self) -> float:
+    """What the first pass took longer than a usual one."""
+    return max(self.first_s - statistics.median(self.times_s), 0.0)
+
+  def to_dict(self) -> dict[str, Any]:
+    """JSON-ready."""
+    r = self.result
+    return {
+        "tokens": r.tokens, "target_calls": r.target_calls, "drafted": r.drafted,
+        "tested": r.tested, "accepted": r.accepted, "alpha": r.alpha,
+        "tokens_per_call": r.tokens_per_call, "first_s": self.first_s,
+        "compile_s": self.compile_s, "times_s": list(self.times_s),
+        "ms_per_token": dataclasses.asdict(self.ms_per_token)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """What both ways of decoding made of the same inputs, and how long it took.
+
+  Attributes:
+    pair: name of the pair.
+    task: whose prefix was used, None for the pair's first, "" for none.
+    dtype: of the target's weights.
+    settings: of the speculative side; the plain one differs in `mode` alone.
+    rows: of a batch; less than `settings.batch_size` when there are few inputs.
+    plain: the target alone.
+    speculative: with the drafter.
+    environment: see `bench.records.environment`.
+  """
+
+  pair: str
+  task: str | None
+  dtype: str
+  settings: Settings
+  rows: int
+  plain: Side
+  speculative: Side
+  environment: dict[str, Any]
+
+  @property
+  def ratio(self) -> Spread:
+    """How many times as fast speculation is per token, repeat by repeat."""
+    per_token = [[t / max(side.result.tokens, 1) for t in side.times_s]
+                 for side in (self.plain, self.speculative)]
+    return Spread.of([plain / ours for plain, ours in zip(*per_token, strict=True)])
+
+  @property
+  def verdict(self) -> str:
+    """The ratio in words, above 1 or below."""
+    r = self.ratio
+    words = "faster than plain decoding" if r.median > 1 else "slower than plain decoding"
+    # Quartiles, because a single disturbed repeat says nothing about the rest.
+    if r.quartiles[0] <= 1 <= r.quartiles[1]:
+      words = "no clear difference from plain decoding"
+    return f"{r.median:.2f}x: {words}"
+
+  @property
+  def greedy(self) -> bool:
+    """Whether every input is decoded greedily, so that both sides must agree."""
+    return bool((self.settings.per_row("temperature", len(self.plain.result.records))
+                 <= MIN_TEMPERATURE).all())
+
+  @property
+  def differences(self) -> dict[int, int]:
+    """Index of the first differing token, by input, where outputs differ."""
+    out = {}
+    for i, (a, b) in enumerate(zip(self.plain.result.ids, self.speculative.result.ids,
+                                   strict=True)):
+      if a != b:
+        same = [x == y for x, y in zip(a, b)]  # One may be the longer.
+        out[i] = same.index(False) if False in same else len(same)
+    return out
+
+  def to_dict(self) -> dict[str, Any]:
+    """JSON-ready."""
+    count = len(self.plain.result.records)
+    return {
+        **self.environment,
+        "pair": self.pair, "task": self.task, "dtype": self.dtype, "inputs": count,
+        **dataclasses.asdict(self.settings),
+        "rows": self.rows, "repeats": len(self.plain.times_s),
+        "plain": self.plain.to_dict(), "speculative": self.speculative.to_dict(),
+        "ratio": dataclasses.asdict(self.ratio), "verdict": self.verdict,
+        "identical_outputs": count - len(self.differences) if self.greedy else None,
+        "first_differences": self.differences if self.greedy else None}
+
+
+def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeats: int = 5,
+            **settings: Any) -> Comparison:
+  """Decodes texts plainly and speculatively, in turns, and times both.
+
+  Args:
+    pair: target and drafter.
+    texts: the inputs; tokenised once, before anything is timed.
+    task: see `generate`.
+    repeats: timed passes of each side.
+    **settings: fields of `Settings`, but for `mode`.
+
+  Raises:
+    SpecdecError: a setting is out of range, gamma is 0 or there is no text.
+  """
+  whole("repeats", repeats, 1, 1000)
+  if "mode" in settings:
+    raise SpecdecError("mode does not go with a comparison: it runs both modes")
+  speculative = generate.make_settings(pair, settings)
+  if not speculative.gamma:
+    raise SpecdecError("gamma is 0, which is plain decoding; a comparison needs 1 or more")
+  plain = dataclasses.replace(speculative, mode="plain")
+  texts = generate.as_texts(texts)
+  if not texts:
+    raise SpecdecError("there is nothing to compare; expected one text or more")
+  encoded = generate.encode(pair, texts, task, speculative)
+
+  passes = [_Pass(pair, s, encoded) for s in (plain, speculative)]
+  first = [p.timed() for p in passes]
+  times: list[list[float]] = [[], []]
+  for i in range(repeats):
+    for side in (0, 1) if i % 2 == 0 else (1, 0):
+      times[side].append(passes[side].timed())
+  sides = [Side(Result(tuple(p.records(texts)), p.settings), f, tuple(t))
+           for p, f, t in zip(passes, first, times, strict=True)]
+  return Comparison(pair.name, task, pair.target.config.dtype, speculative, passes[0].rows,
+                    *sides, records_lib.environment())
+
+
+class _Pass:
+  """All inputs decoded once, as often as one likes."""
+
+  def __init__(self, pair: Pair, settings: Settings, encoded: Sequence[generate.Encoded]):
+    self.pair, self.settings, self.encoded = pair, settings, encoded
+    self._batches = [b for window in generate.plan(encoded, settings) for b in window]
+    self._states: list[dict] = []
+    self.rows = self._batches[0].rows
+
+  def timed(self) -> float:
+    """Seconds of one pass. `run_batch` blocks: it fetches the result."""
+    begin = time.perf_counter()
+    self._states = [generate.run_batch(self.pair, self.settings, b) for b in self._batches]
+    return time.perf_counter() - begin
+
+  def records(self, texts: Sequence[str]) -> list[Record]:
+    """Records of the last pass, in input order."""
+    done = {}
+    for batch, state in zip(self._batches, self._states, strict=True):
+      for row, i in enumerate(batch.example_ids):
+        done[i] = generate.make_record(self.pair, self.settings, texts[i], self.encoded[i],
+                                       state, row)
+    return [done[i] for i in sorted(done)]

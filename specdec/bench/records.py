@@ -1,0 +1,42 @@
+"""What a measurement must carry to mean anything later."""
+
+import datetime
+import os
+import pathlib
+import platform
+import subprocess
+from typing import Any
+
+import jax
+
+import specdec
+
+
+def environment() -> dict[str, Any]:
+  """Device, versions, commit and date, JSON-ready."""
+  device = jax.devices()[0]
+  return {
+      "specdec": specdec.__version__,
+      "commit": _commit(),
+      "jax": jax.__version__,
+      "backend": jax.default_backend(),
+      "device": device.device_kind,
+      "devices": jax.device_count(),
+      "cpu_cores": os.cpu_count(),
+      "python": platform.python_version(),
+      "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+  }
+
+
+def _commit() -> str | None:
+  """Commit of the working copy that the package runs from, None outside of one."""
+  root = pathlib.Path(__file__).parents[2]
+  # An installed package may lie inside somebody else's repository.
+  if not (root / ".git").exists():
+    return None
+  try:
+    done = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty"],
+                          capture_output=True, text=True, timeout=10, check=True)
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return done.stdout.strip()

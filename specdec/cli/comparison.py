@@ -1,0 +1,118 @@
+"""`specdec generate --compare`: a measurement, told on one screen."""
+
+from collections.abc import Sequence
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+from typing import Any
+
+from specdec.cli import outputs
+from specdec.cli.outputs import print_line
+
+if TYPE_CHECKING:
+  from specdec.bench.compare import Comparison
+  from specdec.bench.compare import Side
+  from specdec.bench.compare import Spread
+  from specdec.engine.models import Pair
+
+_SHOWN = 8
+
+
+def main(pair: "Pair", texts: Sequence[str], task: str | None, settings: dict[str, Any],
+         repeats: int, file: outputs.OutputFile | None) -> None:
+  """Measures and prints; writes the record when there is a file for it."""
+  from specdec.bench import compare
+
+  settings = {name: value for name, value in settings.items() if name != "mode"}
+  with _status("compiling both, then measuring"):
+    done = compare.compare(pair, texts, task=task, repeats=repeats, **settings)
+  show(done)
+  if file:
+    file.write(outputs.to_json(done.to_dict()))
+    print(f"measurements written to {file.path}", file=sys.stderr)
+
+
+def _status(message: str) -> contextlib.AbstractContextManager:
+  """Says on a terminal what is taking so long."""
+  if not sys.stderr.isatty():
+    return contextlib.nullcontext()
+  from rich.console import Console
+
+  return Console(stderr=True).status(message)
+
+
+def show(done: "Comparison") -> None:
+  """Prints outputs, a table of both sides, and the verdicts."""
+  records = done.speculative.result.records
+  for record in records[:_SHOWN]:
+    print_line(f"{record.input} -> {record.output}")
+  if len(records) > _SHOWN:
+    print_line(f"... and {len(records) - _SHOWN} more")
+  print_line("")
+  _table(done)
+  print_line("")
+  s, e = done.settings, done.environment
+  print_line(f"gamma {s.gamma}, temperature {s.temperature:g}, batches of {done.rows}, "
+             f"{done.dtype}, {e['device']} ({e['backend']}), jax {e['jax']}")
+  ratio = done.ratio
+  print_line(f"{done.verdict} (median of {len(done.plain.times_s)} repeats, "
+             f"{ratio.low:.2f} to {ratio.high:.2f})")
+  if done.greedy:
+    for line in _agreement(done):
+      print_line(line)
+  cut = sum(r.truncated for r in records)
+  if cut:
+    print(f"warning: {cut} of {len(records)} inputs had more than {s.max_source_len} tokens "
+          "and were cut", file=sys.stderr)
+
+
+def _agreement(done: "Comparison") -> list[str]:
+  """Whether both sides gave the same ids, which they must at temperature 0."""
+  count, differences = len(done.plain.result.records), done.differences
+  lines = [f"identical outputs: {count - len(differences)} of {count}"]
+  lines += [f"  input {i + 1} differs from token {at + 1} on"
+            for i, at in list(differences.items())[:_SHOWN]]
+  if differences and done.dtype != "float32":
+    lines.append(f"  {done.dtype} rounds a call of one and of several tokens differently; "
+                 "--dtype=float32 gives identical outputs")
+  return lines
+
+
+def _table(done: "Comparison") -> None:
+  from rich import box
+  from rich.console import Console
+  from rich.table import Table
+
+  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  table.add_column("")
+  for name in ("plain", "speculative"):
+    table.add_column(name, justify="right")
+  sides = (done.plain, done.speculative)
+  for label, cell in _ROWS:
+    table.add_row(label, *(cell(side) for side in sides))
+  console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 100)
+  with console.capture() as captured:
+    console.print(table)
+  for line in captured.get().splitlines():
+    if line.strip():
+      print_line(line.rstrip())
+
+
+def _spread(spread: "Spread") -> str:
+  return f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
+
+
+def _alpha(side: "Side") -> str:
+  return "-" if side.result.alpha is None else f"{side.result.alpha:.3f}"
+
+
+_ROWS = (
+    ("tokens", lambda side: str(side.result.tokens)),
+    ("target calls", lambda side: str(side.result.target_calls)),
+    ("tokens per call", lambda side: f"{side.result.tokens_per_call:.2f}"),
+    ("drafted / tested / accepted", lambda side: " / ".join(
+        str(n) for n in (side.result.drafted, side.result.tested, side.result.accepted))),
+    ("alpha (accepted / tested)", _alpha),
+    ("ms per token (range)", lambda side: _spread(side.ms_per_token)),
+    ("compilation, s", lambda side: f"{side.compile_s:.1f}"),
+)

@@ -1,0 +1,165 @@
+"""Flags of a command: absl's parsing, our own help page and error messages.
+
+Each command has flag values of its own rather than absl's global ones, so that a
+command knows its flags alone and no imported library adds to them.
+"""
+
+from collections.abc import Sequence
+import difflib
+import textwrap
+
+from absl import flags as absl_flags
+
+from specdec.errors import SpecdecError
+
+_WIDTH = 88
+_INDENT = 26
+
+
+class _Number(absl_flags.ArgumentParser):
+  """Parses an int or float and says what it expected."""
+
+  def __init__(self, kind: type, expected: str):
+    super().__init__()
+    self._kind, self._expected = kind, expected
+
+  def parse(self, argument):
+    try:
+      return self._kind(argument)
+    except (TypeError, ValueError):
+      raise ValueError(f"expected {self._expected}") from None
+
+  def flag_type(self) -> str:
+    return self._kind.__name__
+
+
+class _Choice(absl_flags.ArgumentParser):
+  """Parses one word out of a few."""
+
+  def __init__(self, choices: Sequence[str]):
+    super().__init__()
+    self._choices = choices
+
+  def parse(self, argument):
+    if argument not in self._choices:
+      raise ValueError(f"expected one of {', '.join(self._choices)}")
+    return argument
+
+  def flag_type(self) -> str:
+    return "choice"
+
+
+class _Switch(absl_flags.BooleanParser):
+  """Parses a boolean and says what it expected."""
+
+  def parse(self, argument):
+    try:
+      return super().parse(argument)
+    except (TypeError, ValueError):
+      raise ValueError("expected true or false, or the flag alone") from None
+
+
+class Flags:
+  """Flags of one command, in the order and groups of its help page.
+
+  Args:
+    command: its name.
+    intro: first part of the help page: what the command does and how it is typed.
+    outro: last part, examples.
+  """
+
+  def __init__(self, command: str, intro: str, outro: str = ""):
+    self.command = command
+    self._intro, self._outro = intro, outro
+    self._values = absl_flags.FlagValues()
+    self._values.set_gnu_getopt(True)
+    self._groups: dict[str, list[tuple[str, str]]] = {}
+
+  def __getattr__(self, name: str):
+    return self._values[name].value
+
+  def given(self, name: str) -> bool:
+    """Whether the user typed the flag."""
+    return bool(self._values[name].present)
+
+  def group(self, title: str) -> None:
+    """Begins a group of the help page; flags defined from now on belong to it."""
+    self._groups[title] = []
+
+  def text(self, name: str, default: str | None, hint: str, summary: str) -> None:
+    """Defines a flag with a text value, called `hint` on the help page."""
+    absl_flags.DEFINE_string(name, default, summary, flag_values=self._values)
+    self._describe(f"--{name}={hint}", default, summary)
+
+  def whole(self, name: str, default: int | None, summary: str) -> None:
+    """Defines an integer flag."""
+    absl_flags.DEFINE(_Number(int, "an integer"), name, default, summary,
+                      flag_values=self._values)
+    self._describe(f"--{name}=N", default, summary)
+
+  def number(self, name: str, default: float, summary: str) -> None:
+    """Defines a flag with a real value."""
+    absl_flags.DEFINE(_Number(float, "a number"), name, default, summary,
+                      flag_values=self._values)
+    self._describe(f"--{name}=X", f"{default:g}", summary)
+
+  def choice(self, name: str, choices: Sequence[str], default: str, summary: str) -> None:
+    """Defines a flag whose value is one of a few words."""
+    absl_flags.DEFINE(_Choice(choices), name, default, summary, flag_values=self._values)
+    self._describe(f"--{name}={'|'.join(choices)}", default, summary)
+
+  def switch(self, name: str, summary: str) -> None:
+    """Defines a flag that is off unless typed."""
+    absl_flags.DEFINE_flag(
+        absl_flags.Flag(_Switch(), None, name, False, summary, boolean=True),
+        flag_values=self._values)
+    self._describe(f"--{name}", None, summary)
+
+  def _describe(self, usage: str, default, summary: str) -> None:
+    if default is not None:
+      summary = f"{summary} [{default}]"
+    list(self._groups.values())[-1].append((usage, summary))
+
+  def help(self) -> str:
+    """The help page."""
+    parts = [self._intro.strip()]
+    for title, entries in self._groups.items():
+      lines = [title]
+      for usage, summary in entries:
+        text = textwrap.wrap(summary, _WIDTH - _INDENT)
+        head = f"  {usage}".ljust(_INDENT)
+        if len(head) > _INDENT or not head.endswith(" "):
+          lines.append(head)
+          head = " " * _INDENT
+        lines.append(head + text[0])
+        lines += [" " * _INDENT + line for line in text[1:]]
+      parts.append("\n".join(lines))
+    if self._outro:
+      parts.append(self._outro.strip())
+    return "\n\n".join(parts)
+
+  def parse(self, args: Sequence[str]) -> list[str]:
+    """Parses arguments and returns those that are not flags.
+
+    Raises:
+      SpecdecError: a flag is unknown, lacks its value or has a wrong one.
+    """
+    try:
+      return self._values([self.command, *args])[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+      raise SpecdecError(self._unknown(error.flagname)) from None
+    except absl_flags.IllegalFlagValueError as error:
+      raise SpecdecError(str(error).removeprefix("flag ").replace(": expected", "; expected", 1)
+                         ) from None
+    except (absl_flags.Error, ValueError, OSError) as error:
+      raise SpecdecError(f"{error}; see specdec {self.command} --help") from None
+
+  def _unknown(self, name: str) -> str:
+    text = (f"unknown flag --{name}" if not name[:1].isdigit() and " " not in name else
+            f"{'-' + name!r} looks like a flag; put -- before texts that begin with a dash")
+    known = list(self._values)
+    near = (difflib.get_close_matches(name, known, 1)
+            or [k for k in known if name and k.startswith(name)][:1])
+    if near:
+      text += f"; did you mean --{near[0]}?"
+    return f"{text} (specdec {self.command} --help lists them)"

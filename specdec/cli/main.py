@@ -1,0 +1,144 @@
+"""Entry of the command line: dispatch, help, and how mistakes are told.
+
+Nothing here imports jax, so that help, version and most mistakes are instant.
+"""
+
+from collections.abc import Sequence
+import difflib
+import importlib
+import io
+import logging
+import os
+import sys
+from typing import NamedTuple
+import warnings
+
+import specdec
+from specdec.cli.outputs import print_text
+from specdec.errors import SpecdecError
+
+
+class Command(NamedTuple):
+  """A command: module with `make_flags()` and `main(flags, args)`, and a summary."""
+
+  module: str
+  summary: str
+
+
+COMMANDS = {
+    "generate": Command("specdec.cli.generate",
+                        "decode texts, or measure speculative against plain decoding"),
+}
+
+USER_ERROR = 2
+INTERRUPTED = 130
+# What a shell reports for a program that a closed pipe has ended.
+CLOSED_PIPE = 141
+
+HELP = """\
+specdec {version}: lossless speculative decoding of T5 models.
+
+A small model drafts a few tokens, the large one checks them all in a single call.
+What comes out follows the large model's own distribution exactly, and at
+temperature 0 it is the same text; there are only fewer calls of the large model.
+
+Usage
+  specdec COMMAND [FLAGS] [TEXT ...]
+
+Commands
+{commands}
+
+Examples
+  Translate a sentence with the pair of models that comes with the package:
+    specdec generate "A dog runs across the grass."
+
+  Correct a file line by line, and keep what happened to each line:
+    specdec generate --task=correct --input_file=in.txt --output_file=out.jsonl
+
+  See what speculation is worth on this machine:
+    specdec generate --compare --gamma=4 "Two children are building a tower."
+
+Where to go on
+  specdec COMMAND --help  flags of a command, with their defaults
+  specdec --version       the version
+  python -c "import specdec; help(specdec)"
+                          the same from Python
+"""
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line.
+
+  Args:
+    argv: arguments without the program's name; those of the process by default.
+
+  Returns:
+    The exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C, 141 when the
+    reader of the output went away.
+  """
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    # A letter that the locale lacks is no reason to stop.
+    sys.stdout.reconfigure(errors="backslashreplace")
+  try:
+    return _dispatch(list(sys.argv[1:] if argv is None else argv))
+  except SpecdecError as error:
+    _complain(str(error))
+    return USER_ERROR
+  except KeyboardInterrupt as error:
+    _complain(f"interrupted; {error}" if str(error) else "interrupted")
+    return INTERRUPTED
+  except BrokenPipeError:
+    _drop_stdout()
+    return CLOSED_PIPE
+
+
+def _dispatch(args: list[str]) -> int:
+  if not args or args[0] in ("--help", "-h", "-help") or args == ["help"]:
+    width = max(map(len, COMMANDS))
+    listed = "\n".join(f"  {name:<{width}}  {c.summary}" for name, c in COMMANDS.items())
+    print_text(HELP.format(version=specdec.__version__, commands=listed).rstrip())
+    return 0
+  if args[0] in ("--version", "-version", "version"):
+    print_text(f"specdec {specdec.__version__}")
+    return 0
+  if args[0] == "help":
+    args = [args[1], "--help"]
+  name, rest = args[0], args[1:]
+  if name.startswith("-"):
+    raise SpecdecError(f"{name!r} stands before the command; type the command first: specdec "
+                       f"generate {name} (specdec --help lists commands)")
+  if name not in COMMANDS:
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(COMMANDS)}"
+    raise SpecdecError(f"unknown command {name!r}; {hint} (specdec --help lists commands)")
+  module = importlib.import_module(COMMANDS[name].module)
+  flags = module.make_flags()
+  before_texts = rest[:rest.index("--")] if "--" in rest else rest
+  if {"--help", "-h", "-help"} & set(before_texts):
+    print_text(flags.help())
+    return 0
+  texts = flags.parse(rest)
+  _quieten()
+  return module.main(flags, texts)
+
+
+def _complain(message: str) -> None:
+  """Prints one line, whatever the message holds."""
+  line = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
+  print(f"specdec: {line}", file=sys.stderr)
+
+
+def _drop_stdout() -> None:
+  """Sends what is still buffered nowhere, or Python would complain at exit."""
+  try:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except (OSError, ValueError):
+    pass
+
+
+def _quieten() -> None:
+  """Keeps libraries from talking, except where they warn of what a user can change."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  for name in ("absl", "orbax", "flax", "asyncio"):
+    logging.getLogger(name).setLevel(logging.ERROR)
+  warnings.filterwarnings("ignore", module=r"(orbax|flax|tensorstore|jax)\b")

@@ -1,0 +1,118 @@
+"""Where results go: lines on standard output, or a file of JSON lines."""
+
+import json
+import os
+import pathlib
+import stat
+from typing import Any
+from typing import TextIO
+
+from specdec.errors import SpecdecError
+
+
+class OutputFile:
+  """A file that is claimed before the work and written while it goes on.
+
+  Claiming it finds every mistake early; an existing file loses its contents only
+  when the first line is there to replace them, and a file that was created for
+  nothing is removed again. Every line is flushed, so an interruption loses none.
+
+  Args:
+    flag: the flag that named the file, for messages.
+    path: the file; its folder must exist.
+    overwrite: an existing file may be replaced.
+    inputs: path of a file that must not be overwritten, or None.
+
+  Raises:
+    SpecdecError: the file cannot be written or may not be overwritten.
+  """
+
+  def __init__(self, flag: str, path: str, overwrite: bool, inputs: str | None = None):
+    self.flag, self.path, self.count = flag, path, 0
+    try:
+      self._existed = _check(flag, path, overwrite, inputs)
+      # "x" fails if somebody else was faster; "a" keeps what is there for now. What
+      # UTF-8 cannot hold is escaped, in the very way that JSON does it.
+      self._file: TextIO = open(
+          path, "a" if self._existed else "x", encoding="utf-8", errors="backslashreplace")
+    except (OSError, ValueError) as error:
+      raise self._failed(error) from error
+
+  def write(self, line: str) -> None:
+    """Writes one line.
+
+    Raises:
+      SpecdecError: the disk is full, or the like.
+    """
+    try:
+      if not self.count and self._existed and _is_regular(self.path):
+        self._file.truncate(0)
+      self._file.write(line + "\n")
+      self._file.flush()
+    except OSError as error:
+      raise self._failed(error) from error
+    self.count += 1
+
+  def __enter__(self) -> "OutputFile":
+    return self
+
+  def __exit__(self, *exc_info) -> None:
+    try:
+      self._file.close()
+    except OSError:
+      pass  # What could not be flushed has been complained of in `write`.
+    if not self.count and not self._existed:
+      pathlib.Path(self.path).unlink(missing_ok=True)
+
+  def _failed(self, error: Exception) -> SpecdecError:
+    reason = getattr(error, "strerror", None) or error
+    return SpecdecError(f"cannot write {self.flag} {self.path}: {reason}")
+
+
+def _check(flag: str, path: str, overwrite: bool, inputs: str | None) -> bool:
+  """Returns whether the file exists, and refuses what cannot or must not be written."""
+  target = pathlib.Path(path)
+  if not path or target.is_dir():
+    raise SpecdecError(f"{flag} {path or repr(path)} is a folder; expected the name of a file")
+  if not target.parent.is_dir():
+    raise SpecdecError(f"{flag} {path}: there is no folder {target.parent}; create it first")
+  if not target.exists():
+    return False
+  if inputs is not None and os.path.samefile(path, inputs):
+    raise SpecdecError(f"{flag} {path} is the input file; give another name")
+  if not overwrite and _is_regular(path):
+    raise SpecdecError(f"{flag} {path} exists; add --overwrite or give another name")
+  return True
+
+
+def _is_regular(path: str) -> bool:
+  return stat.S_ISREG(os.stat(path).st_mode)
+
+
+def to_json(fields: dict[str, Any]) -> str:
+  """One line of JSON, readable where it is not ASCII."""
+  # Some line separators of Unicode stand unescaped in JSON and would split a line
+  # for readers that split at more than newlines.
+  text = json.dumps(fields, ensure_ascii=False)
+  for separator in "\x85\u2028\u2029":
+    text = text.replace(separator, f"\\u{ord(separator):04x}")
+  return text
+
+
+def print_line(text: str) -> None:
+  """Prints a text as exactly one line of standard output; see `print_text`."""
+  print_text(" ".join(text.splitlines()))
+
+
+def print_text(text: str) -> None:
+  """Prints a text to standard output at once.
+
+  Raises:
+    SpecdecError: it cannot be written.
+  """
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    raise
+  except OSError as error:
+    raise SpecdecError(f"cannot write standard output: {error.strerror or error}") from error

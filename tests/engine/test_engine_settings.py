@@ -1,0 +1,43 @@
+"""Settings are applied or refused by name."""
+
+import math
+
+import numpy as np
+import pytest
+
+from specdec.engine.settings import Settings
+from specdec.errors import SpecdecError
+
+
+@pytest.mark.parametrize("fields", [
+    {"gamma": 0}, {"gamma": np.int64(3)}, {"temperature": 1}, {"temperature": [0, 0.5]},
+    {"temperature": np.float32(0.5)}, {"top_k": 3.0}, {"top_p": 1}, {"top_p": (0.1, 0.9)},
+    {"eos_ids": ()}, {"eos_ids": [1, 5]}, {"eos_ids": np.asarray([1])}, {"seed": 2**32 - 1},
+])
+def test_good(fields):
+  Settings(**fields)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("gamma", True), ("gamma", 1.0), ("gamma", "4"), ("gamma", None), ("gamma", -1),
+    ("temperature", "0.5"), ("temperature", None), ("temperature", math.nan),
+    ("temperature", [0.0, -1.0]), ("temperature", 1e39), ("temperature", 1j),
+    ("temperature", True), ("temperature", [[1.0], [1.0, 2.0]]), ("temperature", {}),
+    ("top_k", 2.5), ("top_k", -1), ("top_k", 2**31), ("top_k", math.inf), ("top_k", 10**30),
+    ("top_p", 1.0001), ("top_p", "x"), ("eos_ids", 1), ("eos_ids", "1"), ("eos_ids", [1.5]),
+    ("eos_ids", [-1]), ("mode", "fast"), ("mode", []), ("strict_length", "no"),
+    ("batch_size", 0), ("seed", -1), ("max_decode_len", 0), ("max_source_len", 1),
+])
+def test_bad(name, value):
+  with pytest.raises(SpecdecError, match=f"{name}.* expected") as info:
+    Settings(**{name: value})
+  assert "\n" not in str(info.value)
+
+
+def test_per_row():
+  settings = Settings(temperature=[0.0, 1.0])
+  assert settings.per_row("temperature", 2).tolist() == [0.0, 1.0]
+  assert settings.per_row("top_k", 2).tolist() == [0, 0]
+  for wrong in (1, 3):
+    with pytest.raises(SpecdecError, match=f"has 2 values for {wrong} inputs"):
+      settings.per_row("temperature", wrong)
