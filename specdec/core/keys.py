@@ -12,6 +12,7 @@ rejected has already influenced how many tokens stand, and would be used again.
 import enum
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 
 Array = jax.Array
@@ -57,7 +58,8 @@ def place(role: Role, offset: Array | int, level: int = 0) -> Array:
   return jnp.asarray(base, jnp.uint32) + jnp.asarray(offset, jnp.uint32)
 
 
-def uniforms(keys: Array, committed: Array, places: Array, num: int) -> Array:
+def uniforms(keys: Array, committed: Array, places: Array, num: int,
+             needed: Array | bool = True) -> Array:
   """Uniform draws in [0, 1) for the given places of every row.
 
   One call for all places that are known together: each call adds the whole
@@ -68,12 +70,20 @@ def uniforms(keys: Array, committed: Array, places: Array, num: int) -> Array:
     committed: int32 [B], tokens committed when the iteration began.
     places: uint32 [N] from `place`.
     num: draws per place.
+    needed: bool scalar; False gives zeros without running the generator, which
+      costs a small model on a CPU as much as a layer. Zeros decide a greedy batch
+      as any noise would: its distributions are one-hot.
 
   Returns:
     float32 [B, N, num].
   """
   fold = jax.random.fold_in
-  keys = jax.vmap(fold)(keys, committed.astype(jnp.uint32))
-  keys = jax.vmap(lambda key: jax.vmap(lambda code: fold(key, code))(places))(keys)
-  one = lambda key: jax.random.uniform(key, (num,), jnp.float32)
-  return jax.vmap(jax.vmap(one))(keys)
+
+  def generate() -> Array:
+    rows = jax.vmap(fold)(keys, committed.astype(jnp.uint32))
+    cells = jax.vmap(lambda key: jax.vmap(lambda code: fold(key, code))(places))(rows)
+    one = lambda key: jax.random.uniform(key, (num,), jnp.float32)
+    return jax.vmap(jax.vmap(one))(cells)
+
+  zeros = lambda: jnp.zeros((keys.shape[0], places.shape[0], num), jnp.float32)
+  return lax.cond(needed, generate, zeros)

@@ -26,6 +26,11 @@ MIN_TEMPERATURE = 1e-4
 _BLOCK = 128
 
 
+def is_greedy(sampling: Sampling) -> Array:
+  """Which rows are decoded greedily, bool [B]."""
+  return sampling.temperature <= MIN_TEMPERATURE
+
+
 def distribution(logits: Array, sampling: Sampling) -> Array:
   """Adjusts logits and normalises them.
 
@@ -42,7 +47,7 @@ def distribution(logits: Array, sampling: Sampling) -> Array:
   peak = logits.max(-1, keepdims=True)
   # A NaN anywhere makes the maximum NaN; all -inf makes it -inf.
   logits = jnp.where(jnp.isfinite(peak), logits - peak, 0.0)
-  greedy = (sampling.temperature <= MIN_TEMPERATURE)[:, None, None]
+  greedy = is_greedy(sampling)[:, None, None]
 
   def argmax() -> Array:
     best = jnp.argmax(logits, -1)

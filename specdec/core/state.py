@@ -33,7 +33,7 @@ class Method:
   scorer: Scorer
   drafter: Drafter | None = None
   gamma: int = 0
-  verifier: verify.TokenVerifier = verify.TokenVerifier()
+  verifier: verify.TokenVerifier = dataclasses.field(default_factory=verify.TokenVerifier)
 
   def __post_init__(self):
     if self.gamma < 0 or (self.gamma > 0) != (self.drafter is not None):

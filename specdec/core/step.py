@@ -58,7 +58,8 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
   logits, _, cache = method.scorer.score(
       weights.target, jnp.concatenate([last, draft], 1), state.target_cache)
   verdict = method.verifier(
-      verify.noise(state.row_keys, state.length, gamma), draft, draft_probs,
+      verify.noise(state.row_keys, state.length, gamma,
+                   needed=~probs.is_greedy(sampling).all()), draft, draft_probs,
       probs.distribution(logits, sampling), num_drafted)
 
   # The block: accepted tokens, then the verifier's own; cut at EOS and at the

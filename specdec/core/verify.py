@@ -46,14 +46,18 @@ class Verdict:
   next_token: Array
 
 
-def noise(row_keys: Array, committed: Array, gamma: int, level: int = 0) -> Noise:
-  """The noise of one iteration, from streams that no other draw shares."""
+def noise(row_keys: Array, committed: Array, gamma: int, level: int = 0,
+          needed: Array | bool = True) -> Noise:
+  """The noise of one iteration, from streams that no other draw shares.
+
+  See `keys.uniforms` for the arguments.
+  """
   role = keys_lib.Role
   places = jnp.concatenate([
       keys_lib.place(role.RESIDUAL, jnp.zeros(1), level),
       keys_lib.place(role.BONUS, jnp.zeros(1), level),
       keys_lib.place(role.ACCEPT, jnp.arange(gamma), level)])
-  drawn = keys_lib.uniforms(row_keys, committed, places, 2)
+  drawn = keys_lib.uniforms(row_keys, committed, places, 2, needed)
   return Noise(residual=drawn[:, 0], bonus=drawn[:, 1], accept=drawn[:, 2:, 0])
 
 

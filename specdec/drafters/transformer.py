@@ -60,7 +60,8 @@ class TransformerDrafter:
     state = self.scorer.rollback(state, context.length)
     noise = keys.uniforms(
         context.row_keys, context.length,
-        keys.place(keys.Role.DRAFT, jnp.arange(gamma), context.level), 2)
+        keys.place(keys.Role.DRAFT, jnp.arange(gamma), context.level), 2,
+        needed=~probs.is_greedy(context.sampling).all())
     token, q = self._draw(logits, context, noise[:, 0])
 
     def scan_step(carry, noise):
