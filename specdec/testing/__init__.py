@@ -1,0 +1,1 @@
+"""Toy models and float64 oracles. Only tests import this room."""
