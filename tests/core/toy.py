@@ -13,6 +13,8 @@ from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Weights
 from specdec.core.state import capacity_for
+from specdec.core.state import sampling
+from specdec.drafters.transformer import TransformerDrafter
 from specdec.testing import goodness
 from specdec.testing import markov
 from specdec.testing import oracle
@@ -77,3 +79,39 @@ def first_acceptance(target, drafter, kind: int) -> float:
   """beta = sum min(p, q) after the start id, at temperature 1."""
   p, q = (oracle.distribution(markov.table(w, kind)[0, 0], 1.0) for w in (target, drafter))
   return oracle.acceptance(p, q)
+
+
+# The pair that the tests of the loop share: eight rows, one shape, one program per method.
+BATCH, V, GAMMA, MAX_LEN = 8, 12, 3, 20
+SCORER = markov.MarkovScorer(V)
+PLAIN = Method(SCORER)
+SPECULATIVE = Method(SCORER, TransformerDrafter(SCORER, V), GAMMA)
+KINDS = np.arange(BATCH) % 4
+
+
+def weights(target, drafter=None) -> Weights:
+  """Weights on the device; without a drafter's, the target drafts for itself."""
+  return jax.tree.map(jnp.asarray, Weights(target, target if drafter is None else drafter))
+
+
+def disturbed(target, seed: int, scale: float = 1.5):
+  """Weights of a drafter that agrees with the target now and then."""
+  rng = np.random.default_rng(seed)
+  return {name: x + rng.normal(0, scale, x.shape).astype(np.float32)
+          for name, x in target.items()}
+
+
+def chain(size: int = V, kinds: int = 4):
+  """Weights that count: after token b comes b + 1, all but surely. Starts 0, 1, 2, ..."""
+  after = 30 * np.eye(size, dtype=np.float32)[(np.arange(size) + 1) % size]
+  return {"logits": np.broadcast_to(after, (size, size, size)).copy(),
+          "by_source": np.zeros((kinds, size, size), np.float32)}
+
+
+def decode(method: Method, pair: Weights, kinds=KINDS, settings=0.0, max_len=MAX_LEN, eos=(1,),
+           capacity_len: int = MAX_LEN, **options) -> DecodeState:
+  """Decodes to the end; `settings` is a temperature or a `Sampling`."""
+  batch = len(kinds)
+  settings = settings if isinstance(settings, Sampling) else sampling(batch, settings)
+  state = start(method, pair, kinds, max_len=capacity_len, **options)
+  return loop.run(method, pair, state, settings, limits(batch, max_len, eos), exits())
