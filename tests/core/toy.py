@@ -115,3 +115,12 @@ def decode(method: Method, pair: Weights, kinds=KINDS, settings=0.0, max_len=MAX
   settings = settings if isinstance(settings, Sampling) else sampling(batch, settings)
   state = start(method, pair, kinds, max_len=capacity_len, **options)
   return loop.run(method, pair, state, settings, limits(batch, max_len, eos), exits())
+
+
+TARGET = markov.random_weights(0, V, kinds=4)
+PAIR = weights(TARGET, disturbed(TARGET, 1))
+# Lengths that end rows at different iterations, and an EOS that ends some of them earlier.
+RAGGED = np.array([1, 20, 7, 13, 2, 20, 4, 17])
+EOS = (6,)
+MIXED = sampling(BATCH, [1.0, 0.0, 0.7, 1.3, 1.0, 1.0, 0.5, 1.0], [0, 0, 3, 0, 0, 4, 0, 2],
+                 [0.0, 0.0, 0.0, 0.8, 0.9, 0.0, 0.0, 0.7])
