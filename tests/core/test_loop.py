@@ -63,6 +63,7 @@ def _in_pieces(**exits):
   state = toy.start(toy.SPECULATIVE, PAIR, toy.KINDS, max_len=MAX_LEN)
   states = [jax.tree.map(jnp.copy, state)]
   while bool(state.running.any()):
+    assert len(states) <= MAX_LEN, "the loop comes back without having gone on"
     state = loop.run(toy.SPECULATIVE, PAIR, state, MIXED, toy.limits(BATCH, RAGGED, EOS),
                      toy.exits(**exits))
     states.append(jax.tree.map(jnp.copy, state))
