@@ -85,8 +85,9 @@ def _keep_top_p(scaled: Array, top_p: Array) -> Array:
 
 
 def _ordered(x: Array) -> Array:
-  """Maps float32 to uint32 so that the order is kept (-0.0 just below 0.0)."""
-  bits = lax.bitcast_convert_type(x, jnp.uint32)
+  """Maps float32 to uint32 so that order and ties are kept."""
+  # The two zeros are one number in two bit patterns, and must tie.
+  bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.uint32)
   return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
 
 

@@ -21,8 +21,9 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
          limits: Limits) -> DecodeState:
   """Drafts, scores gamma + 1 positions in one call, verifies, rolls back.
 
-  Every running row advances by 1 to gamma + 1 tokens; the others stay as they
-  are. With gamma 0 this is plain decoding.
+  Every running row advances by 1 to gamma + 1 tokens, unless its limit or
+  unsound logits end it where it stands; the others stay as they are. With gamma 0
+  this is plain decoding.
 
   Args:
     method: static settings.
@@ -72,6 +73,9 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
   unsound = _first(~jnp.isfinite(normaliser), gamma + 1)
   ends = _is_eos(block, limits) & (place <= accepted[:, None])
   wanted = jnp.minimum(accepted, _first(ends, gamma + 1)) + 1
+  # The draft left room for the verifier's token, but a limit may leave room for none:
+  # no tokens asked for, or fewer than the row had when it was run before.
+  wanted = jnp.minimum(wanted, jnp.maximum(remaining, 0))
   count = jnp.where(running, jnp.minimum(wanted, unsound), 0)
 
   token_logits = jnp.take_along_axis(logits, block[..., None], -1)[..., 0]

@@ -173,7 +173,7 @@ def test_insert_replaces_rows_and_ignores_rows_outside(model):
   old, new = make_source([5, 9, 4], 9), make_source([3, 6], 9, seed=11)
   ids = decoder_inputs(3, 3)
   _, _, cache = score(scorer, weights, ids, init(scorer, weights, old))
-  cache = scorer.insert(cache, jnp.asarray([2, 3]), init(scorer, weights, new))
+  cache = scorer.insert(cache, jnp.asarray([2, -1]), init(scorer, weights, new))
   np.testing.assert_array_equal(cache.length, [3, 3, 0])
   logits, _, _ = score(scorer, weights, ids, cache.replace(length=jnp.zeros(3, jnp.int32)))
   mixed = Source(np.concatenate([old.ids[:2], new.ids[:1]]),

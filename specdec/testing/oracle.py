@@ -1,0 +1,103 @@
+"""What the core computes, again: NumPy, float64, one position at a time.
+
+Written from the paper and from T5X's documentation of its knobs rather than from
+`specdec.core`, with sorts and loops where the core has neither, so that the two
+can only agree by both being right.
+"""
+
+import numpy as np
+
+GREEDY = 1e-4
+BLOCK = 128
+
+
+def distribution(logits: np.ndarray, temperature: float, top_k: int = 0,
+                 top_p: float = 0.0) -> np.ndarray:
+  """The adjusted distribution at one position.
+
+  Args:
+    logits: [V]; -inf is a forbidden token.
+    temperature: 1e-4 and below is greedy.
+    top_k: 0 is off; ties at the k-th place are all kept.
+    top_p: 0 is off; the smallest set of the likeliest tokens whose mass is at
+      least p, ties with its last member included.
+
+  Returns:
+    float64 [V]; uniform when the logits are not sound.
+  """
+  x = np.asarray(logits, np.float64)
+  if np.isnan(x).any() or (x == np.inf).any() or (x == -np.inf).all():
+    return np.full(x.shape, 1.0 / x.size)
+  if np.float32(temperature) <= np.float32(GREEDY):
+    return np.eye(x.size)[np.argmax(x)]
+  x = (x - x.max()) / np.float64(np.float32(temperature))
+  if top_k > 0:
+    kth = np.sort(x)[::-1][min(top_k, x.size) - 1]
+    x = np.where(x >= kth, x, -np.inf)
+  if top_p > 0:
+    weights = softmax(x)
+    order = np.argsort(-x, kind="stable")
+    mass, last = 0.0, order[-1]
+    for token in order:
+      mass += weights[token]
+      if mass >= top_p:
+        last = token
+        break
+    x = np.where(x >= x[last], x, -np.inf)
+  return softmax(x)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+  """Softmax of [V] whose maximum is finite."""
+  weights = np.exp(x - x.max())
+  return weights / weights.sum()
+
+
+def acceptance(p: np.ndarray, q: np.ndarray) -> float:
+  """beta = sum_x min(p(x), q(x)), corollary 3.6 of the paper."""
+  return float(np.minimum(p, q).sum())
+
+
+def draw(noise: np.ndarray, weights: np.ndarray) -> int:
+  """The id that two uniforms [2] pick: a block of 128 ids, then an id in it."""
+  weights = np.asarray(weights, np.float64)
+  starts = np.arange(0, weights.size, BLOCK)
+  block = _pick(noise[0], np.add.reduceat(weights, starts))
+  inside = weights[starts[block]:starts[block] + BLOCK]
+  return int(starts[block]) + _pick(noise[1], inside)
+
+
+def _pick(uniform: float, weights: np.ndarray) -> int:
+  cumulated = np.cumsum(weights)
+  return int(np.argmax(cumulated > np.float64(uniform) * cumulated[-1]))
+
+
+def verify(accept: np.ndarray, residual: np.ndarray, bonus: np.ndarray,
+           draft_tokens: np.ndarray, draft_probs: np.ndarray | None,
+           target_probs: np.ndarray, num_drafted: int) -> tuple[int, int]:
+  """Algorithm 1 for one row, given its noise.
+
+  Args:
+    accept: uniforms [G].
+    residual: uniforms [2].
+    bonus: uniforms [2].
+    draft_tokens: [G].
+    draft_probs: [G, V], or None when q is 1 at the drafted token.
+    target_probs: [G + 1, V].
+    num_drafted: how many drafted tokens count.
+
+  Returns:
+    How many drafted tokens stand, and the token after them.
+  """
+  p = np.asarray(target_probs, np.float64)
+  for i in range(num_drafted):
+    token = draft_tokens[i]
+    if draft_probs is None:
+      q = np.eye(p.shape[1])[token]
+    else:
+      q = np.asarray(draft_probs[i], np.float64)
+    if np.float64(accept[i]) * q[token] < p[i, token]:
+      continue
+    rest = np.maximum(p[i] - q, 0.0)
+    return i, draw(residual, rest if rest.sum() > 0 else p[i])
+  return num_drafted, draw(bonus, p[num_drafted])

@@ -1,0 +1,126 @@
+"""One toy pair and one way to run it, shared so that programs compile once."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.core import keys
+from specdec.core import loop
+from specdec.core.state import DecodeState
+from specdec.core.state import Exits
+from specdec.core.state import Method
+from specdec.core.state import Weights
+from specdec.core.state import capacity_for
+from specdec.core.state import sampling
+from specdec.drafters.transformer import TransformerDrafter
+from specdec.testing import goodness
+from specdec.testing import markov
+from specdec.testing import oracle
+from specdec.types import Limits
+from specdec.types import Sampling
+from specdec.types import Source
+
+MAX_GAMMA = 4
+
+
+def start(method: Method, weights: Weights, kinds, *, max_len: int, seed: int = 0,
+          example_ids=None, in_use=None) -> DecodeState:
+  """Starts rows whose sources begin with `kinds` [B]; capacity is the same for every gamma."""
+  kinds = jnp.asarray(kinds, jnp.int32)
+  batch = kinds.shape[0]
+  example_ids = jnp.arange(batch) if example_ids is None else jnp.asarray(example_ids)
+  in_use = jnp.ones(batch, bool) if in_use is None else jnp.asarray(in_use)
+  return loop.start(
+      method, weights, Source(kinds[:, None], jnp.ones(batch, jnp.int32)),
+      jnp.zeros(batch, jnp.int32), keys.row_keys(seed, example_ids), in_use,
+      capacity=capacity_for(max_len, MAX_GAMMA))
+
+
+def limits(batch: int, max_len, eos=(1,)) -> Limits:
+  """Limits of a batch; `eos` is padded with -1 to two ids."""
+  eos = (*eos, -1, -1)[:2]
+  return Limits(jnp.broadcast_to(jnp.asarray(max_len, jnp.int32), (batch,)),
+                jnp.asarray(eos, jnp.int32))
+
+
+def exits(max_iterations: int = 2**30, min_ended: int = 2**30) -> Exits:
+  """Exits as device arrays, so that no test retraces over Python numbers."""
+  return Exits(jnp.int32(max_iterations), jnp.int32(min_ended))
+
+
+def sequences(state: DecodeState) -> list[tuple[int, ...]]:
+  """What each row generated."""
+  ids, length = np.asarray(state.ids), np.asarray(state.length)
+  return [tuple(row[1:n].tolist()) for row, n in zip(ids, length)]
+
+
+def fits(state: DecodeState, target, kinds, settings: Sampling, eos: int, max_len: int):
+  """Chi-square of each group of rows with equal source and settings, for `goodness.p_value`."""
+  columns = [np.asarray(x).tolist() for x in
+             (kinds, settings.temperature, settings.top_k, settings.top_p)]
+  groups: dict = {}
+  for group, sequence in zip(zip(*columns), sequences(state)):
+    groups.setdefault(group, Counter())[sequence] += 1
+  return [goodness.chi_square(counts, markov.joint_law(
+              markov.table(target, kind), temperature, k, p, eos, max_len))
+          for (kind, temperature, k, p), counts in groups.items()]
+
+
+def assert_same(a, b):
+  """Equal trees, keys included."""
+  plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_array_equal(plain(x), plain(y))
+
+
+def first_acceptance(target, drafter, kind: int) -> float:
+  """beta = sum min(p, q) after the start id, at temperature 1."""
+  p, q = (oracle.distribution(markov.table(w, kind)[0, 0], 1.0) for w in (target, drafter))
+  return oracle.acceptance(p, q)
+
+
+# The pair that the tests of the loop share: eight rows, one shape, one program per method.
+BATCH, V, GAMMA, MAX_LEN = 8, 12, 3, 20
+SCORER = markov.MarkovScorer(V)
+PLAIN = Method(SCORER)
+SPECULATIVE = Method(SCORER, TransformerDrafter(SCORER, V), GAMMA)
+KINDS = np.arange(BATCH) % 4
+
+
+def weights(target, drafter=None) -> Weights:
+  """Weights on the device; without a drafter's, the target drafts for itself."""
+  return jax.tree.map(jnp.asarray, Weights(target, target if drafter is None else drafter))
+
+
+def disturbed(target, seed: int, scale: float = 1.5):
+  """Weights of a drafter that agrees with the target now and then."""
+  rng = np.random.default_rng(seed)
+  return {name: x + rng.normal(0, scale, x.shape).astype(np.float32)
+          for name, x in target.items()}
+
+
+def chain(size: int = V, kinds: int = 4):
+  """Weights that count: after token b comes b + 1, all but surely. Starts 0, 1, 2, ..."""
+  after = 30 * np.eye(size, dtype=np.float32)[(np.arange(size) + 1) % size]
+  return {"logits": np.broadcast_to(after, (size, size, size)).copy(),
+          "by_source": np.zeros((kinds, size, size), np.float32)}
+
+
+def decode(method: Method, pair: Weights, kinds=KINDS, settings=0.0, max_len=MAX_LEN, eos=(1,),
+           capacity_len: int = MAX_LEN, **options) -> DecodeState:
+  """Decodes to the end; `settings` is a temperature or a `Sampling`."""
+  batch = len(kinds)
+  settings = settings if isinstance(settings, Sampling) else sampling(batch, settings)
+  state = start(method, pair, kinds, max_len=capacity_len, **options)
+  return loop.run(method, pair, state, settings, limits(batch, max_len, eos), exits())
+
+
+TARGET = markov.random_weights(0, V, kinds=4)
+PAIR = weights(TARGET, disturbed(TARGET, 1))
+# Lengths that end rows at different iterations, and an EOS that ends some of them earlier.
+RAGGED = np.array([1, 20, 7, 13, 2, 20, 4, 17])
+EOS = (6,)
+MIXED = sampling(BATCH, [1.0, 0.0, 0.7, 1.3, 1.0, 1.0, 0.5, 1.0], [0, 0, 3, 0, 0, 4, 0, 2],
+                 [0.0, 0.0, 0.0, 0.8, 0.9, 0.0, 0.0, 0.7])
