@@ -1,0 +1,160 @@
+"""The battery that every drafter has to pass, whatever kind it is.
+
+It holds a drafter to `core.contracts.Drafter` from outside: what `propose` says of
+its distributions must be what it drew from, and what it keeps between iterations
+must be a function of the committed tokens alone.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.core import keys
+from specdec.core.contracts import Context
+from specdec.core.contracts import Drafter
+from specdec.core.state import sampling as make_sampling
+from specdec.testing import goodness
+from specdec.types import Sampling
+from specdec.types import Source
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """A drafter under test.
+
+  Attributes:
+    drafter: the plug-in.
+    params: its parameters.
+    vocab_size: the target's logits width.
+    source: `batch -> Source`, the same for every row of the batch.
+    capacity: slots a row may use; at least 16.
+  """
+
+  drafter: Drafter
+  params: PyTree
+  vocab_size: int
+  source: Callable[[int], Source]
+  capacity: int = 32
+
+
+_init = jax.jit(lambda drafter, params, source, capacity: drafter.init(params, source, capacity),
+                static_argnums=(0, 3))
+_propose = jax.jit(
+    lambda drafter, params, state, context, gamma: drafter.propose(params, state, context, gamma),
+    static_argnums=(0, 4))
+_commit = jax.jit(
+    lambda drafter, params, state, context, count: drafter.commit(params, state, context, count),
+    static_argnums=0)
+
+
+def context(subject: Subject, rows: list[list[int]], settings: Sampling, seed: int = 0,
+            example_ids=None) -> Context:
+  """A context whose rows have committed the given ids, the start id first."""
+  ids = np.zeros((len(rows), subject.capacity), np.int32)
+  for i, row in enumerate(rows):
+    ids[i, :len(row)] = row
+  examples = np.arange(len(rows)) if example_ids is None else np.asarray(example_ids)
+  return Context(jnp.asarray(ids), jnp.asarray([len(r) for r in rows], jnp.int32),
+                 keys.row_keys(seed, examples), settings)
+
+
+def propose(subject: Subject, rows, settings, gamma: int, state=None, **options):
+  """Drafts after committed rows; a fresh state has to catch up by itself."""
+  at = context(subject, rows, settings, **options)
+  if state is None:
+    state = _init(subject.drafter, subject.params, subject.source(len(rows)), subject.capacity)
+    state = _catch_up(subject, state, at)
+  return at, *_propose(subject.drafter, subject.params, state, at, gamma)
+
+
+def _catch_up(subject: Subject, state: PyTree, at: Context) -> PyTree:
+  """Leads a fresh state to the context the way the loop would: token by token."""
+  for length in range(1, int(at.length.max())):
+    before = at.replace(length=jnp.minimum(length, at.length))
+    _, state = _propose(subject.drafter, subject.params, state, before, 1)
+    state = _commit(subject.drafter, subject.params, state, before,
+                    jnp.zeros_like(before.length))
+  return state
+
+
+def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
+  """Shapes, dtypes, and every drafted token possible under its own q."""
+  rows = [[0], [0, 2, 3], [0, 3, 2, 2, 3]]
+  settings = make_sampling(3, [1.0, 0.0, 0.7], [0, 0, 2], 0.0)
+  _, proposal, _ = propose(subject, rows, settings, gamma)
+  assert proposal.tokens.shape == (3, gamma) and proposal.tokens.dtype == jnp.int32
+  assert proposal.num_drafted.shape == (3,) and proposal.num_drafted.dtype == jnp.int32
+  drafted = np.asarray(proposal.num_drafted)
+  tokens = np.asarray(proposal.tokens)
+  assert ((drafted >= 0) & (drafted <= gamma)).all()
+  assert ((tokens >= 0) & (tokens < subject.vocab_size)).all()
+  if proposal.probs is None:
+    return
+  q = np.asarray(proposal.probs)
+  assert q.shape == (3, gamma, subject.vocab_size) and q.dtype == np.float32
+  assert (q >= 0).all()
+  np.testing.assert_allclose(q.sum(-1), 1.0, atol=1e-5)
+  for row in range(3):
+    for i in range(drafted[row]):
+      assert q[row, i, tokens[row, i]] > 0
+  assert set(np.unique(q[1, :drafted[1]])) <= {0.0, 1.0}, "greedy: q is one-hot"
+  assert (np.count_nonzero(q[2, :drafted[2]], axis=-1) <= 2).all(), "top_k reaches q"
+
+
+def check_tokens_follow_q(subject: Subject, rows: int = 4000) -> None:
+  """The first token is drawn from the q that is reported for it."""
+  settings = make_sampling(rows, 1.0)
+  _, proposal, _ = propose(subject, [[0, 2, 3]] * rows, settings, 1)
+  drafted = np.asarray(proposal.num_drafted)
+  if proposal.probs is None or not drafted.any():
+    return
+  tokens = np.asarray(proposal.tokens)[:, 0]
+  law = np.asarray(proposal.probs, np.float64)[0, 0]
+  counts = {i: int(n) for i, n in enumerate(np.bincount(tokens, minlength=len(law)))}
+  fit = goodness.chi_square(counts, dict(enumerate(law / law.sum())))
+  assert goodness.p_value(fit) > 1e-4
+
+
+def check_state_depends_on_committed_tokens_alone(subject: Subject, gamma: int) -> None:
+  """After any number of accepted tokens the next draft is that of a fresh state."""
+  settings = make_sampling(gamma + 1, 1.0)
+  rows = [[0, 2, 3]] * (gamma + 1)
+  at, proposal, state = propose(subject, rows, settings, gamma)
+  accepted = jnp.arange(gamma + 1, dtype=jnp.int32)
+  accepted = jnp.minimum(accepted, proposal.num_drafted)
+  state = _commit(subject.drafter, subject.params, state, at, accepted)
+  # A correction that the draft did not hold follows the accepted tokens.
+  tokens = np.asarray(proposal.tokens)
+  after = [row + tokens[i, :n].tolist() + [2 if n == gamma or tokens[i, n] != 2 else 3]
+           for i, (row, n) in enumerate(zip(rows, np.asarray(accepted)))]
+  _, going_on, _ = propose(subject, after, settings, gamma, state=state, seed=1)
+  _, fresh, _ = propose(subject, after, settings, gamma, seed=1)
+  np.testing.assert_array_equal(going_on.num_drafted, fresh.num_drafted)
+  np.testing.assert_array_equal(going_on.tokens, fresh.tokens)
+  if fresh.probs is not None:
+    np.testing.assert_allclose(going_on.probs, fresh.probs, atol=1e-5)
+
+
+def check_rows_are_independent(subject: Subject, gamma: int) -> None:
+  """A row's draft is the same alone and among others."""
+  rows = [[0, 2, 3], [0], [0, 3, 3, 2]]
+  _, together, _ = propose(subject, rows, make_sampling(3, 1.0), gamma)
+  for i, row in enumerate(rows):
+    _, alone, _ = propose(subject, [row], make_sampling(1, 1.0), gamma, example_ids=[i])
+    count = int(alone.num_drafted[0])
+    assert count == int(together.num_drafted[i])
+    np.testing.assert_array_equal(alone.tokens[0, :count], together.tokens[i, :count])
+
+
+def check_all(subject: Subject, gamma: int = 3) -> None:
+  """Runs the whole battery."""
+  check_shapes_and_laws(subject, gamma)
+  check_tokens_follow_q(subject)
+  check_state_depends_on_committed_tokens_alone(subject, gamma)
+  check_rows_are_independent(subject, gamma)
