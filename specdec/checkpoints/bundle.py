@@ -73,6 +73,11 @@ def save(path: str | pathlib.Path, bundle: Bundle, dtype: str | None = None) -> 
     with ocp.StandardCheckpointer() as checkpointer:
       checkpointer.save(draft / "params",
                         jax.tree_util.tree_map_with_path(cast, bundle.params))
+    # Orbax notes where it wrote; only that the file exists matters, and the path of
+    # the draft would be wrong by now.
+    marker = draft / "params" / "commit_success.txt"
+    if marker.exists():
+      marker.write_text("complete\n", encoding="utf-8")
     (draft / "vocab.model").write_bytes(bundle.vocabulary)
     about = {
         "format": FORMAT, "version": VERSION, "writer": "specdec 0.1.0",
