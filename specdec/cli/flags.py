@@ -91,6 +91,11 @@ class Flags:
     absl_flags.DEFINE_string(name, default, summary, flag_values=self._values)
     self._describe(f"--{name}={hint}", default, summary)
 
+  def texts(self, name: str, hint: str, summary: str) -> None:
+    """Defines a flag that may be typed several times; its value is a list."""
+    absl_flags.DEFINE_multi_string(name, [], summary, flag_values=self._values)
+    self._describe(f"--{name}={hint}", None, summary)
+
   def whole(self, name: str, default: int | None, summary: str) -> None:
     """Defines an integer flag."""
     absl_flags.DEFINE(_Number(int, "an integer"), name, default, summary,

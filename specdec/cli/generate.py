@@ -72,6 +72,10 @@ def make_flags() -> Flags:
   flags.text("output_file", None, "FILE", "write a line of JSON per input: texts, ids, score, "
              "status, counts; - is standard output")
   flags.switch("overwrite", "replace output files that exist")
+  flags.group("Gin")
+  flags.texts("gin_file", "FILE", "settings bound by a gin file, such as Settings.gamma = 7; "
+              "may be given several times; typed flags win")
+  flags.texts("gin_bindings", "BINDING", "a single binding, after the files; likewise")
   flags.group("Measuring")
   flags.switch("compare", "decode everything plainly and speculatively, in turns, and show "
                "outputs, counts and times of both")
@@ -118,13 +122,19 @@ def _settings(flags: Flags) -> dict[str, Any]:
 
   given = {name: getattr(flags, name) for name in _SETTINGS
            if getattr(flags, name) is not None}
+  if flags.gin_file or flags.gin_bindings:
+    from specdec.cli import gin_bindings
+
+    bound = gin_bindings.read_settings(flags.gin_file, flags.gin_bindings)
+    given.update((k, v) for k, v in bound.items() if k not in given or not flags.given(k))
   Settings(**given)
   if flags.compare:
+    given.pop("mode")
     for name, why in (("mode", "it runs both modes"),
                       ("output_file", "it shows its outputs; --compare_json keeps the times")):
       if flags.given(name):
         raise SpecdecError(f"--compare does not go with --{name}: {why}")
-    if not flags.gamma:
+    if not given["gamma"]:
       raise SpecdecError("--compare needs a gamma of 1 or more; 0 is plain decoding itself")
     whole("repeats", flags.repeats, 1, 1000)
     if flags.compare_json == "-":
