@@ -76,8 +76,12 @@ class MarkovScorer:
     return cache.replace(length=length.astype(jnp.int32))
 
   def insert(self, cache: MarkovCache, rows: Array, other: MarkovCache) -> MarkovCache:
-    rows = jnp.where(rows < 0, cache.length.shape[0], rows)
-    return jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), cache, other)
+    def replace(old, new):
+      # A negative index would wrap around instead of being dropped.
+      inside = jnp.where(rows < 0, old.shape[0], rows)
+      return old.at[inside].set(new, mode="drop")
+
+    return jax.tree.map(replace, cache, other)
 
 
 def random_weights(seed: int, vocab_size: int, kinds: int = 1, scale: float = 1.5) -> PyTree:

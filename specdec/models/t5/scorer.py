@@ -64,9 +64,12 @@ class T5Scorer:
 
   def insert(self, cache: Cache, rows: Array, other: Cache) -> Cache:
     """Replaces rows of the cache by the rows of another of the same capacity."""
-    # A negative index would wrap around instead of being dropped.
-    rows = jnp.where(rows < 0, cache.length.shape[0], rows)
-    return jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), cache, other)
+    def replace(old: Array, new: Array) -> Array:
+      # A negative index would wrap around instead of being dropped.
+      inside = jnp.where(rows < 0, old.shape[0], rows)
+      return old.at[inside].set(new, mode="drop")
+
+    return jax.tree.map(replace, cache, other)
 
   def logits(self, weights: PyTree, source: Source, decoder_ids: Array) -> Array:
     """Teacher-forced logits, float32 [B, T, V], of decoder inputs [B, T]."""
