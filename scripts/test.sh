@@ -19,9 +19,7 @@ environment="${SPECDEC_TEST_VENV:-.venv/test}"
 "$environment/bin/ruff" check .
 "$environment/bin/lint-imports"
 
-# Run from elsewhere, so that `specdec` is the installed package.
-root="$PWD"
+# Without the checkout on the path, `specdec` is the installed package.
+export PYTHONSAFEPATH=1
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}" TF_CPP_MIN_LOG_LEVEL=2
-cd "$environment"
-exec bin/python -m pytest -c "$root/pyproject.toml" --rootdir "$root" \
-  -p no:cacheprovider --import-mode=importlib "${@:-$root/tests}"
+exec "$environment/bin/python" -m pytest -p no:cacheprovider --import-mode=importlib "$@"

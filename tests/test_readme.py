@@ -1,0 +1,44 @@
+"""What README tells a reader to type works."""
+
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from specdec.cli.main import run
+
+README = (pathlib.Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^specdec (.+)$", README, re.MULTILINE)
+
+
+def test_python_snippets():
+  snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+  assert snippets
+  for snippet in snippets:
+    exec(compile(snippet, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(command, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "in.txt").write_text("A dog dog runs acros the grass.\n", encoding="utf-8")
+  assert run(shlex.split(command)) == 0, capsys.readouterr().err
+  assert capsys.readouterr().out or (tmp_path / "out.jsonl").read_text()
+
+
+def test_readme_names_the_commands_it_promises():
+  assert len(COMMANDS) >= 4
+  for script in ("scripts/demo.sh", "scripts/test.sh"):
+    assert (pathlib.Path(__file__).parents[1] / script).exists()
+    assert script in README
+
+
+def test_the_table_is_that_of_the_record():
+  import json
+
+  from specdec.engine import models
+
+  record = json.loads((models.ASSETS / "demo" / "evaluation.json").read_text())
+  for row in record["results"]:
+    assert f"| {row['alpha']:.3f} | {row['tokens_per_call']:.2f} |" in README
