@@ -26,9 +26,11 @@ def main(pair: "Pair", texts: Sequence[str], task: str | None, settings: dict[st
   settings = {name: value for name, value in settings.items() if name != "mode"}
   with _status("compiling both, then measuring"):
     done = compare.compare(pair, texts, task=task, repeats=repeats, **settings)
+  if file:
+    # First of all: what was measured is safe, whatever becomes of the terminal.
+    file.write(outputs.to_json(done.to_dict()))
   show(done)
   if file:
-    file.write(outputs.to_json(done.to_dict()))
     print(f"measurements written to {file.path}", file=sys.stderr)
 
 
@@ -52,7 +54,7 @@ def show(done: "Comparison") -> None:
   _table(done)
   print_line("")
   s, e = done.settings, done.environment
-  print_line(f"gamma {s.gamma}, temperature {s.temperature:g}, batches of {done.rows}, "
+  print_line(f"gamma {s.gamma}, temperature {_several(s.temperature)}, batches of {done.rows}, "
              f"{done.dtype}, {e['device']} ({e['backend']}), jax {e['jax']}")
   ratio = done.ratio
   print_line(f"{done.verdict} (median of {len(done.plain.times_s)} repeats, "
@@ -96,6 +98,13 @@ def _table(done: "Comparison") -> None:
   for line in captured.get().splitlines():
     if line.strip():
       print_line(line.rstrip())
+
+
+def _several(value: float | Sequence[float]) -> str:
+  """A number, or the range of those given per input."""
+  if isinstance(value, Sequence):
+    return f"{min(value):g} to {max(value):g} (per input)"
+  return f"{value:g}"
 
 
 def _spread(spread: "Spread") -> str:

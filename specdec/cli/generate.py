@@ -126,6 +126,8 @@ def _settings(flags: Flags) -> dict[str, Any]:
     from specdec.cli import gin_bindings
 
     bound = gin_bindings.read_settings(flags.gin_file, flags.gin_bindings)
+    if flags.compare and "mode" in bound:
+      raise SpecdecError("--compare does not go with Settings.mode in gin: it runs both modes")
     given.update((k, v) for k, v in bound.items() if k not in given or not flags.given(k))
   Settings(**given)
   if flags.compare:
@@ -227,7 +229,8 @@ def _told(error: Exception) -> SpecdecError | None:
   """What a user can change, in words; None for a fault, which keeps its trace."""
   text = str(error).strip().splitlines()[0] if str(error).strip() else ""
   if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-    return SpecdecError("not enough memory; lower --batch_size or --max_decode_len "
+    return SpecdecError("not enough memory; lower --batch_size, --max_decode_len or "
+                        "--max_source_len "
                         f"({text or 'out of memory'})")
   if "initialize backend" in text:
     platforms = os.environ.get("JAX_PLATFORMS", "")

@@ -40,8 +40,8 @@ def distribution(logits: Array, sampling: Sampling) -> Array:
 
   Returns:
     float32 [B, G, V], rows summing to 1. A position whose logits hold NaN or
-    +inf, or forbid every token, gets the uniform distribution: a proper q that a
-    verifier can correct. The target's own such positions end the row (`step`).
+    +inf, or forbid every token, is treated as if all its logits were equal: a
+    proper q that a verifier can correct. The target's own such positions end the row (`step`).
   """
   logits = logits.astype(jnp.float32)
   peak = logits.max(-1, keepdims=True)

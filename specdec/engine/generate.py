@@ -1,8 +1,8 @@
 """Generation: tokenise, bucket, batch, decode, detokenise.
 
 Shapes are bucketed, so that inputs of many lengths share a few compiled programs:
-the source width is a power of two from 16 up, the batch a power of two up to
-`batch_size`. An input's result depends on neither.
+the source width is a power of two from 16 up, the batch a power of two or
+`batch_size` itself. An input's result depends on neither.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,8 @@ def generate_ids(pair: Pair, encoder_ids: Any, **settings: Any) -> Result:
 
   Args:
     pair: from `load_pair`.
-    encoder_ids: int [B, S] padded with 0, or B lists of ids; EOS included.
+    encoder_ids: int [B, S] padded with 0, or B lists of ids; EOS included. A row
+      beyond `max_source_len` is cut and ends in EOS, and its record says so.
     **settings: fields of `Settings`.
 
   Raises:

@@ -63,7 +63,11 @@ class Model:
       SpecdecError: ids are out of range, or the two do not have as many rows.
     """
     source = make_source(encoder_ids, self.vocabulary)
-    decoder_ids = np.asarray(decoder_ids)
+    try:
+      decoder_ids = np.asarray(decoder_ids)
+    except ValueError:
+      raise SpecdecError("decoder_ids have rows of different lengths; expected int [B, T]: pad "
+                         "them, what stands behind a position does not change it") from None
     batch, width = source.ids.shape[0], self.config.vocab_size
     if decoder_ids.dtype.kind not in "iu" or decoder_ids.shape[:1] != (batch,) \
         or decoder_ids.ndim != 2 or not decoder_ids.size:
@@ -95,6 +99,8 @@ def make_source(encoder_ids: Any, vocabulary: Vocabulary | None = None,
     SpecdecError: a row is empty or holds ids outside the vocabulary.
   """
   lists = id_rows(encoder_ids, vocabulary)
+  if not lists:
+    raise SpecdecError("encoder_ids have no rows; expected one or more")
   ids = np.zeros((rows or len(lists), width or max(map(len, lists))), np.int32)
   # Rows that only fill the batch have one token, so that attention has a key.
   length = np.ones((ids.shape[0],), np.int32)

@@ -104,7 +104,7 @@ class Result:
 
   @property
   def tokens_per_call(self) -> float:
-    """Tokens per target call, between 1 and gamma + 1."""
+    """Tokens per target call, between 1 and gamma + 1 (less where rows ended by NaN)."""
     return self.tokens / self.target_calls if self.target_calls else 0.0
 
   def __str__(self) -> str:

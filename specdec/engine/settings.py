@@ -10,8 +10,9 @@ from specdec.errors import SpecdecError
 
 MODES = ("speculative", "plain")
 
-# The largest float32: a temperature above it would be infinite on the device.
-_MAX_FLOAT = float(np.finfo(np.float32).max)
+# Far above anything sensible, and low enough that differences between logits survive
+# the division in float32: beyond some 1e37 they would flush to zero and all tie.
+_MAX_TEMPERATURE = 1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Settings:
     whole("max_source_len", self.max_source_len, 2, 2**20)
     whole("batch_size", self.batch_size, 1, 2**16)
     whole("seed", self.seed, 0, 2**32 - 1)
-    each("temperature", self.temperature, float, lambda t: 0 <= t <= _MAX_FLOAT,
+    each("temperature", self.temperature, float, lambda t: 0 <= t <= _MAX_TEMPERATURE,
          "a finite number from 0 (greedy) up")
     each("top_k", self.top_k, int, lambda k: 0 <= k < 2**31, "an integer from 0 (off) up")
     each("top_p", self.top_p, float, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
@@ -67,6 +68,10 @@ class Settings:
         whole("an entry of eos_ids", i, 0, 2**31 - 1)
     if not isinstance(self.strict_length, bool | np.bool_):
       raise SpecdecError(f"strict_length is {self.strict_length!r}; expected True or False")
+    # Python's own numbers, whatever came in: settings go into JSON records.
+    for name in ("gamma", "max_decode_len", "max_source_len", "batch_size", "seed",
+                 "temperature", "top_k", "top_p", "eos_ids"):
+      object.__setattr__(self, name, _plain(getattr(self, name)))
 
   @property
   def effective_gamma(self) -> int:
@@ -76,10 +81,20 @@ class Settings:
   def per_row(self, name: str, count: int) -> np.ndarray:
     """Value of `temperature`, `top_k` or `top_p` for each of `count` inputs."""
     value = np.asarray(getattr(self, name))
+    if value.ndim > 1:
+      raise SpecdecError(f"{name} has the shape {value.shape}; expected one number, or a list "
+                         "with one per input")
     if value.ndim and value.shape != (count,):
       raise SpecdecError(f"{name} has {value.size} values for {count} inputs; expected one "
                          "number, or one per input")
     return np.broadcast_to(value, (count,))
+
+
+def _plain(value: Any) -> Any:
+  """Numbers and (nested) sequences of numbers as Python numbers and tuples."""
+  if isinstance(value, np.ndarray | np.generic):
+    value = value.tolist()
+  return tuple(map(_plain, value)) if isinstance(value, Sequence) else value
 
 
 def whole(name: str, value: Any, low: int, high: int, hint: str = "") -> None:

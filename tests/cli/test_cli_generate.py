@@ -169,7 +169,7 @@ def test_too_little_memory_is_one_line(generate, monkeypatch):
   monkeypatch.setattr(engine, "run_batch", run_batch)
   code, _, err = generate(TEXTS[0])
   assert (code, err.count("\n")) == (2, 1)
-  assert "lower --batch_size or --max_decode_len" in err
+  assert "lower --batch_size, --max_decode_len or --max_source_len" in err
 
 
 def test_faults_are_not_hidden(generate, monkeypatch):

@@ -55,3 +55,13 @@ def test_mistakes_in_a_file_name_it(mistake, tmp_path):
 def test_nothing_stays_bound_between_runs():
   gin_bindings.read_settings([], ["Settings.gamma = 9"])
   assert gin_bindings.read_settings([], ["Settings.seed = 1"]) == {"seed": 1}
+
+
+def test_a_comparison_takes_settings_per_input_but_no_mode(generate, mistake, tmp_path):
+  record = tmp_path / "times.json"
+  code, out, _ = generate("--compare", "--repeats=1", f"--compare_json={record}", "--gamma=2",
+                          "--gin_bindings=Settings.temperature = [0.0, 1.0]", "a boat", "a cat")
+  assert code == 0 and "0 to 1 (per input)" in out
+  assert json.loads(record.read_text())["temperature"] == [0.0, 1.0]
+  assert "does not go with Settings.mode" in mistake(
+      "generate", "--compare", f"--gin_file={GIN / 'decode' / 'plain.gin'}", "a boat")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import specdec
+from specdec.errors import SpecdecError
 from specdec.testing import tiny
 
 
@@ -77,3 +78,10 @@ def test_vocabularies_must_be_equal(pair):
 def test_unknown_pair():
   with pytest.raises(specdec.SpecdecError, match="there is no pair 'nowhere'"):
     specdec.load_pair("nowhere")
+
+
+@pytest.mark.parametrize("encoder, decoder, words", [
+    ([[9, 1], [9, 1]], [[0, 9], [0]], "different lengths"), ([], [], "no rows")])
+def test_logits_tell_ragged_and_absent_rows(pair, encoder, decoder, words):
+  with pytest.raises(SpecdecError, match=words):
+    pair.target.logits(encoder, decoder)

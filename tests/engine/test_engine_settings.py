@@ -1,5 +1,7 @@
 """Settings are applied or refused by name."""
 
+import dataclasses
+import json
 import math
 
 import numpy as np
@@ -41,3 +43,15 @@ def test_per_row():
   for wrong in (1, 3):
     with pytest.raises(SpecdecError, match=f"has 2 values for {wrong} inputs"):
       settings.per_row("temperature", wrong)
+
+
+def test_numbers_of_numpy_become_pythons_own():
+  settings = Settings(gamma=np.int64(3), seed=np.uint32(7), temperature=np.array([0.0, 1.0]),
+                      eos_ids=np.array([1, 2]), top_k=np.int32(4))
+  assert json.loads(json.dumps(dataclasses.asdict(settings)))["temperature"] == [0.0, 1.0]
+  assert (settings.gamma, settings.seed, settings.eos_ids) == (3, 7, (1, 2))
+
+
+def test_a_matrix_of_temperatures_is_told_by_its_shape():
+  with pytest.raises(SpecdecError, match=r"shape \(1, 1\)"):
+    Settings(temperature=[[0.5]]).per_row("temperature", 1)
