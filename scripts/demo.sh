@@ -3,16 +3,9 @@
 # and correct a few sentences, speculatively and plainly side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python="${PYTHON:-python3}"
+source scripts/environment.sh
 environment="${SPECDEC_DEMO_VENV:-.venv/demo}"
-
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "specdec needs Python 3.11 or newer; $("$python" --version) found: set PYTHON=..." >&2
-  exit 2
-}
-[ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
-echo "Installing into $environment ..."
-"$environment/bin/pip" install --quiet --disable-pip-version-check .
+install_into "$environment" .
 specdec="$PWD/$environment/bin/specdec"
 
 echo; echo "== English to German =="

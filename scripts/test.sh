@@ -6,16 +6,10 @@
 #   scripts/test.sh tests/core -k eos   arguments go to pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python="${PYTHON:-python3}"
+source scripts/environment.sh
 environment="${SPECDEC_TEST_VENV:-.venv/test}"
-
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "specdec needs Python 3.11 or newer; $("$python" --version) found: set PYTHON=..." >&2
-  exit 2
-}
-[ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
 # Not editable: the tests see what a user installs, package data included.
-"$environment/bin/pip" install --quiet --disable-pip-version-check ".[test]"
+install_into "$environment" ".[test]"
 "$environment/bin/ruff" check .
 "$environment/bin/lint-imports"
 

@@ -17,8 +17,6 @@ import enum
 import flax.struct
 import jax
 
-from specdec.errors import SpecdecError as SpecdecError
-
 Array = jax.Array
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec.types import SpecdecError
+from specdec.errors import SpecdecError
 
 FORMAT = "specdec-bundle"
 VERSION = 1

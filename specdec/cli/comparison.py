@@ -23,7 +23,6 @@ def main(pair: "Pair", texts: Sequence[str], task: str | None, settings: dict[st
   """Measures and prints; writes the record when there is a file for it."""
   from specdec.bench import compare
 
-  settings = {name: value for name, value in settings.items() if name != "mode"}
   with _status("compiling both, then measuring"):
     done = compare.compare(pair, texts, task=task, repeats=repeats, **settings)
   if file:

@@ -8,7 +8,7 @@ import pathlib
 
 import sentencepiece
 
-from specdec.types import SpecdecError
+from specdec.errors import SpecdecError
 
 
 class Vocabulary:

@@ -15,11 +15,11 @@ from specdec.data.vocabulary import Vocabulary
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import precision
 from specdec.engine.settings import whole
+from specdec.errors import SpecdecError
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.scorer import T5Scorer
 from specdec.types import Source
-from specdec.types import SpecdecError
 
 ASSETS = pathlib.Path(__file__).parent.parent / "assets"
 

@@ -33,10 +33,6 @@ from specdec.models.t5.config import T5Config
 Array = jax.Array
 DotGeneral = Callable[..., Array]
 
-# Added to masked attention scores. Finite, so that a row in which every key is
-# masked yields a uniform softmax instead of NaN.
-MASK_VALUE = -1e9
-
 _ACTIVATIONS = {
     "gelu": lambda x: nn.gelu(x, approximate=True),
     "relu": nn.relu,
@@ -443,4 +439,4 @@ class T5(nn.Module):
 
 def mask_bias(mask: Array) -> Array:
   """Turns a positive mask (True = keep) into a float32 additive bias."""
-  return jnp.where(mask, 0.0, MASK_VALUE).astype(jnp.float32)
+  return jnp.where(mask, 0.0, relpos.MASK_VALUE).astype(jnp.float32)

@@ -11,6 +11,10 @@ from specdec.models.t5.config import T5Config
 
 Array = jax.Array
 
+# Added to masked attention scores. Finite, so that a row in which every key is
+# masked yields a uniform softmax instead of NaN.
+MASK_VALUE = -1e9
+
 
 def bucket(relative_position: np.ndarray, bidirectional: bool, num_buckets: int,
            max_distance: int) -> np.ndarray:
@@ -107,5 +111,5 @@ class RelativePositionBias(nn.Module):
     else:
       table = self._lookup(-np.arange(c.relpos_max_distance + 1))
     bias = table[:, jnp.clip(distance, 0, c.relpos_max_distance)]  # [H, B, G, T]
-    bias = jnp.where(distance >= 0, bias, -1e9)
+    bias = jnp.where(distance >= 0, bias, MASK_VALUE)
     return bias.transpose((1, 0, 2, 3))
