@@ -13,6 +13,7 @@ Dimensions used in shapes throughout the package:
 """
 
 import enum
+from typing import Any
 
 import flax.struct
 import jax
@@ -28,6 +29,7 @@ class Status(enum.IntEnum):
   LENGTH = 2
   NAN = 3
   UNUSED = 4
+  FORBIDDEN = 5
 
   @property
   def text(self) -> str:
@@ -46,6 +48,9 @@ _STATUS_TEXT = {
     Status.NAN: ("the target's logits were not finite; what was decoded before stands; "
                  "check the weights and the dtype (float16 overflows in T5)"),
     Status.UNUSED: "padding of an incomplete batch",
+    Status.FORBIDDEN: ("every id was forbidden at the next position; what was decoded before "
+                       "stands; loosen forbidden_ids, min_decode_len, no_repeat_ngram_size or "
+                       "the logits_fn"),
 }
 
 
@@ -87,9 +92,49 @@ class Limits:
   """Where a row ends; traced.
 
   Attributes:
-    max_decode_len: int32 [B], tokens to generate, the EOS included.
+    max_decode_len: int32 [B], most tokens after the start id, those of a prompt and
+      the EOS included.
     eos_ids: int32 [E], the ids that end a row; -1 entries stand for none.
+    min_decode_len: int32 [B], fewest tokens, counted likewise: until then the EOS
+      ids are forbidden. 0 and 1 are off.
   """
 
   max_decode_len: Array
   eos_ids: Array
+  min_decode_len: Array
+
+
+@flax.struct.dataclass
+class Controls:
+  """What is done to logits before they become a distribution; traced.
+
+  Positions are absolute: the first token after the start id is at 0, whether it
+  was generated or is part of a prompt.
+
+  Attributes:
+    repetition_penalty: float32 [B], divides positive logits of tokens that the row
+      has already, and multiplies negative ones; 1 is off.
+    no_repeat_ngram: int32 [B], no n-gram of this size occurs twice in a row; 0 is
+      off.
+    forbidden_ids: int32 [F]; -1 entries stand for none.
+    forbidden_from: int32 [F], first position at which the id is forbidden.
+    forbidden_until: int32 [F], first position after that at which it is not.
+    logits_fn: a callable pytree `(logits [N, V], ids [N, T], lengths [N]) -> logits`,
+      see `core.controls.adjust`, or None. Its arrays are arguments of the program.
+  """
+
+  repetition_penalty: Array
+  no_repeat_ngram: Array
+  forbidden_ids: Array
+  forbidden_from: Array
+  forbidden_until: Array
+  logits_fn: Any = None
+
+
+@flax.struct.dataclass
+class Rules:
+  """All that a user asks of a batch; the same for plain decoding, drafts and target."""
+
+  sampling: Sampling
+  limits: Limits
+  controls: Controls

@@ -10,7 +10,7 @@ from typing import Protocol
 import flax.struct
 import jax
 
-from specdec.types import Sampling
+from specdec.types import Rules
 from specdec.types import Source
 
 Array = jax.Array
@@ -34,8 +34,15 @@ class Scorer(Protocol):
     """Turns parameters named as in T5X into decode weights: fused, cast. Once."""
     ...
 
-  def init(self, weights: PyTree, source: Source, capacity: int) -> PyTree:
-    """Builds the cache of a batch, with room for `capacity` tokens per row."""
+  def init(self, weights: PyTree, source: Source, capacity: int, copies: int = 1) -> PyTree:
+    """Builds the cache of a batch, with room for `capacity` tokens per row.
+
+    Args:
+      weights: from `prepare`.
+      source: of `B / copies` inputs, each encoded once.
+      capacity: static.
+      copies: rows of the cache per input, next to each other; static.
+    """
     ...
 
   def score(self, weights: PyTree, tokens: Array, cache: PyTree) -> tuple[Array, Array, PyTree]:
@@ -69,14 +76,14 @@ class Context:
     ids: int32 [B, T], the start id and the tokens committed so far.
     length: int32 [B], how many of them are in use; at least 1.
     row_keys: typed keys [B].
-    sampling: settings that p and q share.
+    rules: settings that p and q share.
     level: depth in a cascade, for the random streams.
   """
 
   ids: Array
   length: Array
   row_keys: Array
-  sampling: Sampling
+  rules: Rules
   level: int = flax.struct.field(pytree_node=False, default=0)
 
 
@@ -100,8 +107,24 @@ class Proposal:
 class Drafter(Protocol):
   """An approximation model M_q, of any kind (section 3.6 of the paper)."""
 
-  def init(self, params: PyTree, source: Source, capacity: int) -> PyTree:
-    """Builds the drafter's state for a batch, with room for `capacity` tokens."""
+  def init(self, params: PyTree, source: Source, capacity: int, copies: int = 1) -> PyTree:
+    """Builds the drafter's state for a batch; arguments as `Scorer.init`."""
+    ...
+
+  def catch_up(self, params: PyTree, state: PyTree, ids: Array, length: Array,
+               width: int) -> PyTree:
+    """Brings a state level with committed tokens that it was not asked to draft after.
+
+    That is how a prompt enters, and how a drafter that was left out for a while
+    comes back.
+
+    Args:
+      params: of the drafter.
+      state: lacks at most the last `width` committed tokens of any row.
+      ids: int32 [B, T].
+      length: int32 [B], committed tokens, the start id included.
+      width: static.
+    """
     ...
 
   def propose(self, params: PyTree, state: PyTree, context: Context,

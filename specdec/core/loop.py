@@ -15,58 +15,80 @@ from specdec.core.state import DecodeState
 from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Stats
+from specdec.core.state import Trace
 from specdec.core.state import Weights
-from specdec.types import Limits
-from specdec.types import Sampling
+from specdec.types import Rules
 from specdec.types import Source
 from specdec.types import Status
 
 Array = jax.Array
 
 
-@functools.partial(jax.jit, static_argnames=("method", "capacity"))
-def start(method: Method, weights: Weights, source: Source, start_ids: Array,
-          row_keys: Array, in_use: Array, capacity: int) -> DecodeState:
-  """Encodes a batch with both models and returns the state to run.
+@functools.partial(jax.jit, static_argnames=("method", "capacity", "copies"))
+def start(method: Method, weights: Weights, source: Source, prompt: Source,
+          row_keys: Array, in_use: Array, capacity: int, copies: int = 1) -> DecodeState:
+  """Encodes a batch with both models, reads its prompts and returns the state to run.
 
   Args:
     method: static settings.
     weights: of target and drafter.
-    source: what to decode from.
-    start_ids: int32 [B], the first decoder input (0 for T5).
+    source: what to decode from, `B / copies` rows.
+    prompt: ids int32 [B, P], the first decoder input (0 for T5) and tokens that every
+      output must begin with; lengths of at least 1. P is at most `capacity`.
     row_keys: typed keys [B] from `keys.row_keys`.
     in_use: bool [B]; False rows are padding and never run.
     capacity: slots per row, `state.capacity_for`; static.
+    copies: rows per source row, next to each other; static.
   """
-  batch = start_ids.shape[0]
+  batch, width = prompt.ids.shape
   # A buffer each: donated arrays must not be the same array twice.
   zeros = lambda dtype=jnp.int32: jnp.zeros((batch,), dtype)
-  drafter = method.drafter
+  scorer, drafter = method.scorer, method.drafter
+  ids = jnp.zeros((batch, capacity), jnp.int32)
+  ids = ids.at[:, :width].set(jnp.where(prompt.mask, prompt.ids, 0))
+  # Another buffer than the caller's, who keeps it.
+  length = prompt.length + zeros()
+  cache = scorer.init(weights.target, source, capacity, copies)
+  draft_state = drafter and drafter.init(weights.drafter, source, capacity, copies)
+  if width > 1:
+    # One call for all rows: what a shorter prompt's row is fed too much lies behind
+    # its length.
+    _, _, cache = scorer.score(weights.target, ids[:, :width - 1], cache)
+    cache = scorer.rollback(cache, length - 1)
+    draft_state = drafter and drafter.catch_up(weights.drafter, draft_state, ids, length, width)
   return DecodeState(
-      ids=jnp.zeros((batch, capacity), jnp.int32).at[:, 0].set(start_ids),
-      length=jnp.ones((batch,), jnp.int32),
+      ids=ids,
+      length=length,
       status=jnp.where(in_use, Status.RUNNING, Status.UNUSED).astype(jnp.int32),
       log_prob=zeros(jnp.float32),
+      adjusted_log_prob=zeros(jnp.float32),
       row_keys=row_keys,
-      target_cache=method.scorer.init(weights.target, source, capacity),
-      draft_state=drafter and drafter.init(weights.drafter, source, capacity),
+      target_cache=cache,
+      draft_state=draft_state,
       stats=Stats(zeros(), zeros(), zeros(), zeros()),
-      iterations=jnp.zeros((), jnp.int32))
+      iterations=jnp.zeros((), jnp.int32),
+      trace=_empty_trace(batch, capacity, method.gamma) if method.trace else None)
+
+
+def _empty_trace(batch: int, capacity: int, gamma: int) -> Trace:
+  # A row has fewer target calls than slots, as each commits a token.
+  one = lambda: jnp.zeros((batch, capacity), jnp.int32)
+  each = lambda dtype: jnp.zeros((batch, capacity, gamma), dtype)
+  return Trace(each(jnp.int32), one(), one(), one(), each(jnp.float32), each(jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnames=("method",), donate_argnames=("state",))
-def run(method: Method, weights: Weights, state: DecodeState, sampling: Sampling,
-        limits: Limits, exits: Exits) -> DecodeState:
+def run(method: Method, weights: Weights, state: DecodeState, rules: Rules,
+        exits: Exits) -> DecodeState:
   """Iterates until an exit is reached.
 
-  Compiled once per `method` and shape; sampling, limits and exits are traced.
+  Compiled once per `method` and shape; rules and exits are traced.
 
   Args:
     method: static settings.
     weights: of target and drafter.
     state: of the batch; donated.
-    sampling: a value per row.
-    limits: `max_decode_len` must fit the state's capacity.
+    rules: `max_decode_len` must fit the state's capacity.
     exits: when to come back.
 
   Returns:
@@ -82,6 +104,6 @@ def run(method: Method, weights: Weights, state: DecodeState, sampling: Sampling
             & (ended - ended_before < exits.min_ended))
 
   def body(state: DecodeState) -> DecodeState:
-    return step_lib.step(method, weights, state, sampling, limits)
+    return step_lib.step(method, weights, state, rules)
 
   return lax.while_loop(goes_on, body, state)

@@ -5,12 +5,10 @@ from typing import Any
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from specdec.core import verify
 from specdec.core.contracts import Drafter
 from specdec.core.contracts import Scorer
-from specdec.types import Sampling
 from specdec.types import Status
 
 Array = jax.Array
@@ -28,12 +26,14 @@ class Method:
     drafter: the approximation model, or None.
     gamma: tokens drafted per iteration, at least 0.
     verifier: decides which of them stand.
+    trace: keep what happened in every iteration, see `Trace`.
   """
 
   scorer: Scorer
   drafter: Drafter | None = None
   gamma: int = 0
   verifier: verify.TokenVerifier = dataclasses.field(default_factory=verify.TokenVerifier)
+  trace: bool = False
 
   def __post_init__(self):
     if self.gamma < 0 or (self.gamma > 0) != (self.drafter is not None):
@@ -86,45 +86,65 @@ class Stats:
 
 
 @flax.struct.dataclass
+class Trace:
+  """What happened in each iteration of each row; entry i belongs to its i-th target call.
+
+  Attributes:
+    drafted: int32 [B, I, G], the draft.
+    num_drafted: int32 [B, I].
+    num_accepted: int32 [B, I], drafted tokens that stand.
+    num_committed: int32 [B, I]; those, and the verifier's token unless the row ended
+      before it.
+    target_probs: float32 [B, I, G], p of each drafted token.
+    draft_probs: float32 [B, I, G], q of each drafted token.
+  """
+
+  drafted: Array
+  num_drafted: Array
+  num_accepted: Array
+  num_committed: Array
+  target_probs: Array
+  draft_probs: Array
+
+
+@flax.struct.dataclass
 class DecodeState:
   """State of one batch. Donated to every call of the loop.
 
   Between iterations the target has been fed all committed tokens but the last.
 
   Attributes:
-    ids: int32 [B, T]; the start id, then what was generated, then 0.
+    ids: int32 [B, T]; the start id, the prompt, then what was generated, then 0.
     length: int32 [B], tokens in use, the start id included.
     status: int32 [B], values of `Status`.
-    log_prob: float32 [B], summed raw log-probability of the generated tokens
-      under the target (before temperature and filters), in nats.
+    log_prob: float32 [B], summed log-probability of the generated tokens under the
+      target itself, before controls, temperature and filters, in nats.
+    adjusted_log_prob: float32 [B], the same under the distribution that was sampled
+      from: after controls, temperature and filters. 0 for a greedy row.
     row_keys: typed keys [B].
     target_cache: the scorer's.
     draft_state: the drafter's, or None.
     stats: counts.
     iterations: int32 scalar, loop iterations so far.
+    trace: what happened in each of them, or None.
   """
 
   ids: Array
   length: Array
   status: Array
   log_prob: Array
+  adjusted_log_prob: Array
   row_keys: Array
   target_cache: PyTree
   draft_state: PyTree
   stats: Stats
   iterations: Array
+  trace: Trace | None = None
 
   @property
   def running(self) -> Array:
     """bool [B]."""
     return self.status == Status.RUNNING
-
-
-def sampling(batch: int, temperature: Any = 0.0, top_k: Any = 0, top_p: Any = 0.0) -> Sampling:
-  """Spreads scalars or per-row values over a batch."""
-  spread = lambda value, dtype: jnp.broadcast_to(jnp.asarray(value, dtype), (batch,))
-  return Sampling(temperature=spread(temperature, jnp.float32),
-                  top_k=spread(top_k, jnp.int32), top_p=spread(top_p, jnp.float32))
 
 
 def capacity_for(max_decode_len: int, gamma: int) -> int:

@@ -3,22 +3,23 @@
 import jax
 import jax.numpy as jnp
 
+from specdec.core import controls
 from specdec.core import probs
 from specdec.core import verify
 from specdec.core.contracts import Context
 from specdec.core.state import DecodeState
 from specdec.core.state import Method
 from specdec.core.state import Stats
+from specdec.core.state import Trace
 from specdec.core.state import Weights
 from specdec.types import Limits
-from specdec.types import Sampling
+from specdec.types import Rules
 from specdec.types import Status
 
 Array = jax.Array
 
 
-def step(method: Method, weights: Weights, state: DecodeState, sampling: Sampling,
-         limits: Limits) -> DecodeState:
+def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> DecodeState:
   """Drafts, scores gamma + 1 positions in one call, verifies, rolls back.
 
   Every running row advances by 1 to gamma + 1 tokens, unless its limit or
@@ -29,15 +30,15 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
     method: static settings.
     weights: of target and drafter.
     state: of the batch.
-    sampling: shared by p and q.
-    limits: lengths and EOS ids.
+    rules: shared by p and q.
 
   Returns:
     The next state.
   """
   gamma, running = method.gamma, state.running
   context = Context(ids=state.ids, length=state.length, row_keys=state.row_keys,
-                    sampling=sampling)
+                    rules=rules)
+  limits = rules.limits
   generated = state.length - 1
   remaining = limits.max_decode_len - generated
 
@@ -58,10 +59,12 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
   last = jnp.take_along_axis(state.ids, generated[:, None], 1)
   logits, _, cache = method.scorer.score(
       weights.target, jnp.concatenate([last, draft], 1), state.target_cache)
+  adjusted = controls.adjust(logits, context, draft)
+  target_probs = probs.distribution(adjusted, rules.sampling)
   verdict = method.verifier(
       verify.noise(state.row_keys, state.length, gamma,
-                   needed=~probs.is_greedy(sampling).all()), draft, draft_probs,
-      probs.distribution(logits, sampling), num_drafted)
+                   needed=~probs.is_greedy(rules.sampling).all()), draft, draft_probs,
+      target_probs, num_drafted)
 
   # The block: accepted tokens, then the verifier's own; cut at EOS and at the
   # first position whose logits cannot be trusted.
@@ -70,7 +73,9 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
   block = jnp.where(place == accepted[:, None], verdict.next_token[:, None],
                     jnp.pad(draft, ((0, 0), (0, 1))))
   normaliser = jax.nn.logsumexp(logits, axis=-1)
-  unsound = _first(~jnp.isfinite(normaliser), gamma + 1)
+  peak = adjusted.max(-1)
+  forbidden = jnp.isfinite(normaliser) & (peak == -jnp.inf)
+  unsound = _first(~jnp.isfinite(normaliser) | ~jnp.isfinite(peak), gamma + 1)
   ends = _is_eos(block, limits) & (place <= accepted[:, None])
   wanted = jnp.minimum(accepted, _first(ends, gamma + 1)) + 1
   # The draft left room for the verifier's token, but a limit may leave room for none:
@@ -78,26 +83,32 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
   wanted = jnp.minimum(wanted, jnp.maximum(remaining, 0))
   count = jnp.where(running, jnp.minimum(wanted, unsound), 0)
 
-  token_logits = jnp.take_along_axis(logits, block[..., None], -1)[..., 0]
-  log_probs = jnp.where(place < count[:, None], token_logits - normaliser, 0.0)
-  slots = jnp.where(place < count[:, None], state.length[:, None] + place, state.ids.shape[1])
+  committed = place < count[:, None]
+  at_block = lambda x: jnp.take_along_axis(x, block[..., None], -1)[..., 0]
+  sum_committed = lambda x: jnp.where(committed, x, 0.0).sum(1)
+  slots = jnp.where(committed, state.length[:, None] + place, state.ids.shape[1])
   ids = state.ids.at[jnp.arange(slots.shape[0])[:, None], slots].set(block, mode="drop")
   length = state.length + count
 
   status = jnp.where(length - 1 >= limits.max_decode_len, Status.LENGTH, Status.RUNNING)
-  status = jnp.where((ends & (place < count[:, None])).any(1), Status.EOS, status)
-  status = jnp.where(unsound < wanted, Status.NAN, status)
+  status = jnp.where((ends & committed).any(1), Status.EOS, status)
+  stuck = jnp.take_along_axis(forbidden, jnp.minimum(unsound, gamma)[:, None], 1)[:, 0]
+  status = jnp.where(unsound < wanted, jnp.where(stuck, Status.FORBIDDEN, Status.NAN), status)
 
   accepted = jnp.minimum(accepted, count)
   tested = jnp.minimum(jnp.minimum(accepted + 1, num_drafted), unsound)
-  stats = state.stats
+  stats, trace = state.stats, state.trace
+  if method.trace:
+    trace = _record(trace, stats.target_calls, running, draft, draft_probs, target_probs,
+                    num_drafted, accepted, count)
   if gamma:
     draft_state = method.drafter.commit(weights.drafter, draft_state, context, accepted)
   return state.replace(
       ids=ids,
       length=length,
       status=jnp.where(running, status, state.status).astype(jnp.int32),
-      log_prob=state.log_prob + log_probs.sum(1),
+      log_prob=state.log_prob + sum_committed(at_block(logits) - normaliser),
+      adjusted_log_prob=state.adjusted_log_prob + sum_committed(jnp.log(at_block(target_probs))),
       target_cache=method.scorer.rollback(cache, length - 1),
       draft_state=draft_state,
       stats=Stats(
@@ -105,7 +116,21 @@ def step(method: Method, weights: Weights, state: DecodeState, sampling: Samplin
           drafted=stats.drafted + num_drafted,
           tested=stats.tested + tested,
           accepted=stats.accepted + accepted),
-      iterations=state.iterations + 1)
+      iterations=state.iterations + 1,
+      trace=trace)
+
+
+def _record(trace: Trace, index: Array, running: Array, draft: Array, draft_probs: Array | None,
+            target_probs: Array, num_drafted: Array, num_accepted: Array,
+            num_committed: Array) -> Trace:
+  """Writes an iteration at `index` [B] of every running row."""
+  at_draft = lambda x: jnp.take_along_axis(x, draft[..., None], -1)[..., 0]
+  q = jnp.ones(draft.shape, jnp.float32) if draft_probs is None else at_draft(draft_probs)
+  new = Trace(draft, num_drafted, num_accepted, num_committed,
+              at_draft(target_probs[:, :draft.shape[1]]), q)
+  rows = jnp.arange(index.shape[0])
+  index = jnp.where(running, index, trace.num_drafted.shape[1])
+  return jax.tree.map(lambda old, x: old.at[rows, index].set(x, mode="drop"), trace, new)
 
 
 def _is_eos(tokens: Array, limits: Limits) -> Array:

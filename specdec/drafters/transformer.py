@@ -7,6 +7,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import controls
 from specdec.core import keys
 from specdec.core import probs
 from specdec.core.contracts import Context
@@ -32,8 +33,16 @@ class TransformerDrafter:
   scorer: Scorer
   vocab_size: int
 
-  def init(self, params: PyTree, source: Source, capacity: int) -> PyTree:
-    return self.scorer.init(params, source, capacity)
+  def init(self, params: PyTree, source: Source, capacity: int, copies: int = 1) -> PyTree:
+    return self.scorer.init(params, source, capacity, copies)
+
+  def catch_up(self, params: PyTree, state: PyTree, ids: Array, length: Array,
+               width: int) -> PyTree:
+    # Rows that lack fewer tokens write some over with the values they had.
+    begin = jnp.maximum(length - width, 0)
+    tokens = jnp.take_along_axis(ids, begin[:, None] + jnp.arange(width), 1)
+    _, _, state = self.scorer.score(params, tokens, self.scorer.rollback(state, begin))
+    return self.scorer.rollback(state, length)
 
   def _align(self, logits: Array) -> Array:
     lacking = self.vocab_size - logits.shape[-1]
@@ -41,10 +50,23 @@ class TransformerDrafter:
       return logits[..., :self.vocab_size]
     return jnp.pad(logits, ((0, 0), (0, 0), (0, lacking)), constant_values=-jnp.inf)
 
-  def _draw(self, logits: Array, context: Context, noise: Array) -> tuple[Array, Array]:
-    """One drafted token [B] and its distribution [B, V] from logits [B, 1, V]."""
-    q = probs.distribution(self._align(logits), context.sampling)[:, 0]
-    return probs.draw(noise, q), q
+  def _draw(self, logits: Array, context: Context, drafted: Array, index: Array | int,
+            noise: Array) -> tuple[Array, Array, Array]:
+    """Drafts the token of one position.
+
+    Args:
+      logits: [B, 1, V].
+      context: what is committed.
+      drafted: int32 [B, G], of which the first `index` columns are drafted already.
+      index: int scalar.
+      noise: [B, 2].
+
+    Returns:
+      The token [B], `drafted` with it, and its distribution [B, V].
+    """
+    q = controls.distribution(self._align(logits), context, drafted, index)[:, 0]
+    token = probs.draw(noise, q)
+    return token, lax.dynamic_update_slice(drafted, token[:, None], (0, index)), q
 
   def propose(self, params: PyTree, state: PyTree, context: Context,
               gamma: int) -> tuple[Proposal, PyTree]:
@@ -61,22 +83,24 @@ class TransformerDrafter:
     noise = keys.uniforms(
         context.row_keys, context.length,
         keys.place(keys.Role.DRAFT, jnp.arange(gamma), context.level), 2,
-        needed=~probs.is_greedy(context.sampling).all())
-    token, q = self._draw(logits, context, noise[:, 0])
+        needed=~probs.is_greedy(context.rules.sampling).all())
+    drafted = jnp.zeros((context.ids.shape[0], gamma), jnp.int32)
+    token, drafted, q = self._draw(logits, context, drafted, 0, noise[:, 0])
 
-    def scan_step(carry, noise):
-      state, token = carry
+    def scan_step(carry, position):
+      state, token, drafted = carry
+      index, noise = position
       logits, _, state = self.scorer.score(params, token[:, None], state)
-      token, q = self._draw(logits, context, noise)
-      return (state, token), (token, q)
+      token, drafted, q = self._draw(logits, context, drafted, index, noise)
+      return (state, token, drafted), q
 
-    tokens, qs = token[:, None], q[:, None]
+    qs = q[:, None]
     if gamma > 1:
-      (state, _), (more, more_q) = lax.scan(
-          scan_step, (state, token), noise[:, 1:].transpose((1, 0, 2)))
-      tokens = jnp.concatenate([tokens, more.T], 1)
+      (state, _, drafted), more_q = lax.scan(
+          scan_step, (state, token, drafted),
+          (jnp.arange(1, gamma), noise[:, 1:].transpose((1, 0, 2))))
       qs = jnp.concatenate([qs, more_q.transpose((1, 0, 2))], 1)
-    return Proposal(tokens, qs, jnp.full(tokens.shape[:1], gamma, jnp.int32)), state
+    return Proposal(drafted, qs, jnp.full(drafted.shape[:1], gamma, jnp.int32)), state
 
   def commit(self, params: PyTree, state: PyTree, context: Context,
              num_accepted: Array) -> PyTree:

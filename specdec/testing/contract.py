@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.core import keys
+from specdec.core import rules as rules_lib
 from specdec.core.contracts import Context
 from specdec.core.contracts import Drafter
-from specdec.core.state import sampling as make_sampling
 from specdec.testing import goodness
+from specdec.types import Rules
 from specdec.types import Sampling
 from specdec.types import Source
 
@@ -59,9 +60,11 @@ def context(subject: Subject, rows: list[list[int]], settings: Sampling, seed: i
   ids = np.zeros((len(rows), subject.capacity), np.int32)
   for i, row in enumerate(rows):
     ids[i, :len(row)] = row
+  rules = Rules(settings, rules_lib.limits(len(rows), subject.capacity, (-1,)),
+                rules_lib.controls(len(rows)))
   examples = np.arange(len(rows)) if example_ids is None else np.asarray(example_ids)
   return Context(jnp.asarray(ids), jnp.asarray([len(r) for r in rows], jnp.int32),
-                 keys.row_keys(seed, examples), settings)
+                 keys.row_keys(seed, examples), rules)
 
 
 def propose(subject: Subject, rows, settings, gamma: int, state=None, **options):
@@ -86,7 +89,7 @@ def _catch_up(subject: Subject, state: PyTree, at: Context) -> PyTree:
 def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
   """Shapes, dtypes, and every drafted token possible under its own q."""
   rows = [[0], [0, 2, 3], [0, 3, 2, 2, 3]]
-  settings = make_sampling(3, [1.0, 0.0, 0.7], [0, 0, 2], 0.0)
+  settings = rules_lib.sampling(3, [1.0, 0.0, 0.7], [0, 0, 2], 0.0)
   _, proposal, _ = propose(subject, rows, settings, gamma)
   assert proposal.tokens.shape == (3, gamma) and proposal.tokens.dtype == jnp.int32
   assert proposal.num_drafted.shape == (3,) and proposal.num_drafted.dtype == jnp.int32
@@ -109,7 +112,7 @@ def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
 
 def check_tokens_follow_q(subject: Subject, rows: int = 4000) -> None:
   """The first token is drawn from the q that is reported for it."""
-  settings = make_sampling(rows, 1.0)
+  settings = rules_lib.sampling(rows, 1.0)
   _, proposal, _ = propose(subject, [[0, 2, 3]] * rows, settings, 1)
   drafted = np.asarray(proposal.num_drafted)
   if proposal.probs is None or not drafted.any():
@@ -123,7 +126,7 @@ def check_tokens_follow_q(subject: Subject, rows: int = 4000) -> None:
 
 def check_state_depends_on_committed_tokens_alone(subject: Subject, gamma: int) -> None:
   """After any number of accepted tokens the next draft is that of a fresh state."""
-  settings = make_sampling(gamma + 1, 1.0)
+  settings = rules_lib.sampling(gamma + 1, 1.0)
   rows = [[0, 2, 3]] * (gamma + 1)
   at, proposal, state = propose(subject, rows, settings, gamma)
   accepted = jnp.arange(gamma + 1, dtype=jnp.int32)
@@ -144,9 +147,9 @@ def check_state_depends_on_committed_tokens_alone(subject: Subject, gamma: int) 
 def check_rows_are_independent(subject: Subject, gamma: int) -> None:
   """A row's draft is the same alone and among others."""
   rows = [[0, 2, 3], [0], [0, 3, 3, 2]]
-  _, together, _ = propose(subject, rows, make_sampling(3, 1.0), gamma)
+  _, together, _ = propose(subject, rows, rules_lib.sampling(3, 1.0), gamma)
   for i, row in enumerate(rows):
-    _, alone, _ = propose(subject, [row], make_sampling(1, 1.0), gamma, example_ids=[i])
+    _, alone, _ = propose(subject, [row], rules_lib.sampling(1, 1.0), gamma, example_ids=[i])
     count = int(alone.num_drafted[0])
     assert count == int(together.num_drafted[i])
     np.testing.assert_array_equal(alone.tokens[0, :count], together.tokens[i, :count])

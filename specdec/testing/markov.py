@@ -53,8 +53,8 @@ class MarkovScorer:
   def prepare(self, params: PyTree) -> PyTree:
     return params
 
-  def init(self, weights: PyTree, source: Source, capacity: int) -> MarkovCache:
-    kind = source.ids[:, 0]
+  def init(self, weights: PyTree, source: Source, capacity: int, copies: int = 1) -> MarkovCache:
+    kind = jnp.repeat(source.ids[:, 0], copies)
     # Poisoned slots: what is read before it is written is no valid history.
     return MarkovCache(buffer=jnp.full((kind.shape[0], capacity), self.vocab_size - 1, jnp.int32),
                        length=jnp.zeros_like(kind), kind=kind)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from specdec.core import loop
+from specdec.core.rules import sampling
 from specdec.core.state import Method
-from specdec.core.state import sampling
 from specdec.testing import markov
 from specdec.types import Status
 from tests.core import toy
@@ -103,9 +103,9 @@ def test_nothing_is_generated_when_nothing_was_asked_for(method):
 def test_a_limit_that_was_lowered_ends_rows_where_they_stand():
   state = toy.start(toy.SPECULATIVE, CHAIN, toy.KINDS, max_len=MAX_LEN)
   settings = sampling(BATCH)
-  state = loop.run(toy.SPECULATIVE, CHAIN, state, settings, toy.limits(BATCH, MAX_LEN, ()),
+  state = loop.run(toy.SPECULATIVE, CHAIN, state, toy.rules(settings, BATCH, MAX_LEN, ()),
                    toy.exits(max_iterations=2))
-  state = loop.run(toy.SPECULATIVE, CHAIN, state, settings, toy.limits(BATCH, 5, ()), toy.exits())
+  state = loop.run(toy.SPECULATIVE, CHAIN, state, toy.rules(settings, BATCH, 5, ()), toy.exits())
   assert toy.sequences(state) == [_counted(8)] * BATCH
   assert (np.asarray(state.status) == Status.LENGTH).all()
 

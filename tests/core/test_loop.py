@@ -10,9 +10,9 @@ import pytest
 
 from specdec.core import keys
 from specdec.core import loop
+from specdec.core.rules import sampling
 from specdec.core.state import Exits
 from specdec.core.state import Method
-from specdec.core.state import sampling
 from specdec.core.verify import Verdict
 from specdec.testing import markov
 from specdec.types import Source
@@ -64,7 +64,7 @@ def _in_pieces(**exits):
   states = [jax.tree.map(jnp.copy, state)]
   while bool(state.running.any()):
     assert len(states) <= MAX_LEN, "the loop comes back without having gone on"
-    state = loop.run(toy.SPECULATIVE, PAIR, state, MIXED, toy.limits(BATCH, RAGGED, EOS),
+    state = loop.run(toy.SPECULATIVE, PAIR, state, toy.rules(MIXED, BATCH, RAGGED, EOS),
                      toy.exits(**exits))
     states.append(jax.tree.map(jnp.copy, state))
   return states
@@ -90,7 +90,7 @@ def test_pieces_make_the_same_whole(exits):
 def test_a_state_that_has_ended_comes_back_unchanged():
   state = toy.decode(toy.SPECULATIVE, PAIR, settings=MIXED, max_len=RAGGED, eos=EOS)
   kept = jax.tree.map(jnp.copy, state)
-  toy.assert_same(loop.run(toy.SPECULATIVE, PAIR, state, MIXED, toy.limits(BATCH, RAGGED, EOS),
+  toy.assert_same(loop.run(toy.SPECULATIVE, PAIR, state, toy.rules(MIXED, BATCH, RAGGED, EOS),
                            toy.exits()), kept)
 
 
@@ -145,7 +145,7 @@ def test_caches_hold_the_committed_tokens_after_any_acceptance():
   length = np.ones(BATCH, int)
   for counts in script:
     method = dataclasses.replace(toy.SPECULATIVE, verifier=Scripted(counts))
-    state = loop.run(method, PAIR, state, sampling(BATCH, 1.0), toy.limits(BATCH, MAX_LEN, ()),
+    state = loop.run(method, PAIR, state, toy.rules(sampling(BATCH, 1.0), BATCH, MAX_LEN, ()),
                      toy.exits(max_iterations=1))
     length = np.minimum(length + np.array(counts) + 1, 1 + MAX_LEN)
     np.testing.assert_array_equal(state.length, length)
@@ -172,13 +172,13 @@ def test_nothing_recompiles_when_settings_change():
   # A method that is equal is the same, though it is another object.
   equal = Method(markov.MarkovScorer(V), dataclasses.replace(toy.SPECULATIVE.drafter), GAMMA)
   state = toy.start(equal, PAIR, toy.KINDS, max_len=MAX_LEN)
-  loop.run(equal, PAIR, state, MIXED, toy.limits(BATCH, 3, ()), toy.exits(2, 1))
+  loop.run(equal, PAIR, state, toy.rules(MIXED, BATCH, 3, ()), toy.exits(2, 1))
   assert (loop.run._cache_size(), loop.start._cache_size()) == before
 
 
 def test_nothing_crosses_to_the_host_inside_the_loop():
   state = toy.start(toy.SPECULATIVE, PAIR, toy.KINDS, max_len=MAX_LEN)
-  args = MIXED, toy.limits(BATCH, RAGGED, EOS), toy.exits()
+  args = toy.rules(MIXED, BATCH, RAGGED, EOS), toy.exits()
   program = loop.run.lower(toy.SPECULATIVE, PAIR, state, *args).as_text()
   for crossing in ("callback", "infeed", "outfeed", "send", "recv"):
     assert crossing not in program
@@ -186,15 +186,16 @@ def test_nothing_crosses_to_the_host_inside_the_loop():
     state = loop.run(toy.SPECULATIVE, PAIR, state, *args)
   # The guard is awake: Python numbers as exits are a transfer.
   with jax.transfer_guard("disallow"), pytest.raises(Exception, match="transfer"):
-    loop.run(toy.SPECULATIVE, PAIR, state, *args[:2], Exits())
+    loop.run(toy.SPECULATIVE, PAIR, state, args[0], Exits())
 
 
 def test_the_state_is_donated_and_the_callers_arrays_are_not():
-  row_keys, start_ids = keys.row_keys(0, jnp.arange(BATCH)), jnp.zeros(BATCH, jnp.int32)
+  row_keys, prompt = keys.row_keys(0, jnp.arange(BATCH)), toy.prompt([()] * BATCH)
+  rules = toy.rules(MIXED, BATCH, RAGGED, EOS)
   source = Source(jnp.asarray(toy.KINDS, jnp.int32)[:, None], jnp.ones(BATCH, jnp.int32))
-  state = loop.start(toy.SPECULATIVE, PAIR, source, start_ids, row_keys, jnp.ones(BATCH, bool),
+  state = loop.start(toy.SPECULATIVE, PAIR, source, prompt, row_keys, jnp.ones(BATCH, bool),
                      capacity=toy.capacity_for(MAX_LEN, toy.MAX_GAMMA))
-  loop.run(toy.SPECULATIVE, PAIR, state, MIXED, toy.limits(BATCH, RAGGED, EOS), toy.exits())
+  loop.run(toy.SPECULATIVE, PAIR, state, rules, toy.exits())
   assert state.ids.is_deleted() and state.target_cache.buffer.is_deleted()
-  for mine in jax.tree.leaves((row_keys, start_ids, source, PAIR, MIXED)):
+  for mine in jax.tree.leaves((row_keys, prompt, source, PAIR, rules)):
     assert not mine.is_deleted()

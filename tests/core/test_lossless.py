@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from specdec.core import loop
+from specdec.core.rules import sampling
 from specdec.core.state import Method
 from specdec.core.state import Weights
-from specdec.core.state import sampling
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.testing import goodness
 from specdec.testing import markov
@@ -75,8 +75,8 @@ class Deterministic(TransformerDrafter):
   """Drafts its likeliest tokens and says so."""
 
   def propose(self, params, state, context, gamma):
-    greedy = sampling(context.length.shape[0], 0.0)
-    proposal, state = super().propose(params, state, context.replace(sampling=greedy), gamma)
+    rules = context.rules.replace(sampling=sampling(context.length.shape[0], 0.0))
+    proposal, state = super().propose(params, state, context.replace(rules=rules), gamma)
     return proposal.replace(probs=None), state
 
 
@@ -96,7 +96,7 @@ def measure(method: Method, settings: str = "plain", width: int = V, seed: int =
   chosen = sampling(BATCH, *SETTINGS[settings])
   weights = WEIGHTS[width]
   state = toy.start(method, weights, KINDS, max_len=LENGTH, seed=seed)
-  state = loop.run(method, weights, state, chosen, toy.limits(BATCH, LENGTH, (EOS,)),
+  state = loop.run(method, weights, state, toy.rules(chosen, BATCH, LENGTH, (EOS,)),
                    toy.exits())
   found = goodness.p_value(*toy.fits(state, TARGET, KINDS, chosen, EOS, LENGTH))
   return found, state
@@ -131,8 +131,8 @@ def test_acceptance_is_the_expected_one(gamma):
   method = Method(SCORER, DRAFTER, gamma)
   weights = WEIGHTS[V]
   state = toy.start(method, weights, KINDS, max_len=LENGTH)
-  state = loop.run(method, weights, state, sampling(BATCH, 1.0),
-                   toy.limits(BATCH, LENGTH, (EOS,)), toy.exits(max_iterations=1))
+  state = loop.run(method, weights, state, toy.rules(sampling(BATCH, 1.0), BATCH,
+                   LENGTH, (EOS,)), toy.exits(max_iterations=1))
   accepted = np.asarray(state.stats.accepted) > 0
   for kind in (0, 1):
     beta = toy.first_acceptance(TARGET, _near_target(V), kind)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdec.core import probs
-from specdec.core.state import sampling
+from specdec.core.rules import sampling
 from specdec.testing import goodness
 from specdec.testing import oracle
 from specdec.types import Sampling

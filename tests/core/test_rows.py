@@ -64,9 +64,9 @@ def test_rows_that_are_padding_never_run_and_disturb_nobody():
 def test_rows_can_be_refilled():
   """New rows in the place of ended ones come out as in a batch of their own."""
   scorer, method = toy.SCORER, toy.SPECULATIVE
-  limits = toy.limits(BATCH, RAGGED, EOS)
+  rules = toy.rules(MIXED, BATCH, RAGGED, EOS)
   first = toy.start(method, PAIR, toy.KINDS, max_len=MAX_LEN)
-  first = loop.run(method, PAIR, first, MIXED, limits, toy.exits(min_ended=2))
+  first = loop.run(method, PAIR, first, rules, toy.exits(min_ended=2))
   free = np.flatnonzero(~np.asarray(first.running))
   assert 2 <= len(free) < BATCH
   fresh = toy.start(method, PAIR, toy.KINDS, max_len=MAX_LEN, seed=7)
@@ -77,7 +77,7 @@ def test_rows_can_be_refilled():
   refilled = jax.tree.map(insert, first.replace(iterations=jnp.zeros(BATCH, int)),
                           fresh.replace(iterations=jnp.zeros(BATCH, int)))
   refilled = refilled.replace(iterations=first.iterations)
-  end = loop.run(method, PAIR, refilled, MIXED, limits, toy.exits())
+  end = loop.run(method, PAIR, refilled, rules, toy.exits())
   kept = np.setdiff1d(np.arange(BATCH), free)
   _assert_rows(end, free, toy.decode(method, PAIR, settings=MIXED, max_len=RAGGED, eos=EOS,
                                      seed=7), free)

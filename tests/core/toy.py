@@ -8,17 +8,19 @@ import numpy as np
 
 from specdec.core import keys
 from specdec.core import loop
+from specdec.core import rules as rules_lib
+from specdec.core.rules import sampling
 from specdec.core.state import DecodeState
 from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Weights
 from specdec.core.state import capacity_for
-from specdec.core.state import sampling
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.testing import goodness
 from specdec.testing import markov
 from specdec.testing import oracle
-from specdec.types import Limits
+from specdec.types import Controls
+from specdec.types import Rules
 from specdec.types import Sampling
 from specdec.types import Source
 
@@ -26,23 +28,44 @@ MAX_GAMMA = 4
 
 
 def start(method: Method, weights: Weights, kinds, *, max_len: int, seed: int = 0,
-          example_ids=None, in_use=None) -> DecodeState:
-  """Starts rows whose sources begin with `kinds` [B]; capacity is the same for every gamma."""
+          example_ids=None, in_use=None, prompts=None) -> DecodeState:
+  """Starts rows whose sources begin with `kinds` [B]; capacity is the same for every gamma.
+
+  Args:
+    method: static settings.
+    weights: of target and drafter.
+    kinds: int [B].
+    max_len: for the capacity.
+    seed: of the rows' keys.
+    example_ids: [B]; 0, 1, ... by default.
+    in_use: bool [B].
+    prompts: a list of ids per row, without the start id.
+  """
   kinds = jnp.asarray(kinds, jnp.int32)
   batch = kinds.shape[0]
   example_ids = jnp.arange(batch) if example_ids is None else jnp.asarray(example_ids)
   in_use = jnp.ones(batch, bool) if in_use is None else jnp.asarray(in_use)
   return loop.start(
       method, weights, Source(kinds[:, None], jnp.ones(batch, jnp.int32)),
-      jnp.zeros(batch, jnp.int32), keys.row_keys(seed, example_ids), in_use,
+      prompt(prompts or [()] * batch), keys.row_keys(seed, example_ids), in_use,
       capacity=capacity_for(max_len, MAX_GAMMA))
 
 
-def limits(batch: int, max_len, eos=(1,)) -> Limits:
-  """Limits of a batch; `eos` is padded with -1 to two ids."""
-  eos = (*eos, -1, -1)[:2]
-  return Limits(jnp.broadcast_to(jnp.asarray(max_len, jnp.int32), (batch,)),
-                jnp.asarray(eos, jnp.int32))
+def prompt(prompts) -> Source:
+  """Prompts behind the start id 0, padded."""
+  rows = [(0, *p) for p in prompts]
+  ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+  for i, row in enumerate(rows):
+    ids[i, :len(row)] = row
+  return Source(jnp.asarray(ids), jnp.asarray([len(row) for row in rows], jnp.int32))
+
+
+def rules(settings: float | Sampling, batch: int, max_len, eos=(1,), min_len=0,
+          controls: Controls | None = None) -> Rules:
+  """Rules of a batch; `settings` is a temperature or a `Sampling`."""
+  settings = settings if isinstance(settings, Sampling) else sampling(batch, settings)
+  return Rules(settings, rules_lib.limits(batch, max_len, eos, min_len, size=2),
+               controls or rules_lib.controls(batch, size=4))
 
 
 def exits(max_iterations: int = 2**30, min_ended: int = 2**30) -> Exits:
@@ -109,12 +132,12 @@ def chain(size: int = V, kinds: int = 4):
 
 
 def decode(method: Method, pair: Weights, kinds=KINDS, settings=0.0, max_len=MAX_LEN, eos=(1,),
-           capacity_len: int = MAX_LEN, **options) -> DecodeState:
-  """Decodes to the end; `settings` is a temperature or a `Sampling`."""
-  batch = len(kinds)
-  settings = settings if isinstance(settings, Sampling) else sampling(batch, settings)
+           min_len=0, controls: Controls | None = None, capacity_len: int = MAX_LEN,
+           **options) -> DecodeState:
+  """Decodes to the end; `options` go to `start`."""
   state = start(method, pair, kinds, max_len=capacity_len, **options)
-  return loop.run(method, pair, state, settings, limits(batch, max_len, eos), exits())
+  return loop.run(method, pair, state,
+                  rules(settings, len(kinds), max_len, eos, min_len, controls), exits())
 
 
 TARGET = markov.random_weights(0, V, kinds=4)

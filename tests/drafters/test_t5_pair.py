@@ -7,12 +7,13 @@ import pytest
 
 from specdec.core import keys
 from specdec.core import loop
+from specdec.core import rules
 from specdec.core.state import Exits
 from specdec.core.state import capacity_for
-from specdec.core.state import sampling
 from specdec.engine.models import make_source
 from specdec.testing import tiny
-from specdec.types import Limits
+from specdec.types import Rules
+from specdec.types import Source
 
 GAMMA, MAX_LEN = 3, 24
 ROWS = [[5, 9, 12, 1], [7, 1], [20, 21, 22, 23, 24, 25, 1]]
@@ -22,15 +23,17 @@ def start(pair, gamma, rows=ROWS):
   method, weights = pair.method(gamma), pair.weights(gamma)
   batch = len(rows)
   state = loop.start(
-      method, weights, make_source(rows, width=8), np.zeros(batch, np.int32),
+      method, weights, make_source(rows, width=8), Source(
+          np.zeros((batch, 1), np.int32), np.ones(batch, np.int32)),
       keys.row_keys(5, np.arange(batch)), np.ones(batch, bool), capacity_for(MAX_LEN, GAMMA))
   return method, weights, state
 
 
 def run(method, weights, state, temperature, iterations=2**30):
   batch = state.ids.shape[0]
-  return loop.run(method, weights, state, sampling(batch, temperature),
-                  Limits(np.full(batch, MAX_LEN, np.int32), np.array([1], np.int32)),
+  asked = Rules(rules.sampling(batch, temperature), rules.limits(batch, MAX_LEN),
+                rules.controls(batch))
+  return loop.run(method, weights, state, asked,
                   Exits(np.int32(iterations), np.int32(2**30)))
 
 

@@ -38,20 +38,21 @@ class T5Scorer:
     """See `weights.prepare`."""
     return weights_lib.prepare(params, self.config)
 
-  def init(self, weights: PyTree, source: Source, capacity: int) -> Cache:
+  def init(self, weights: PyTree, source: Source, capacity: int, copies: int = 1) -> Cache:
     """Encodes the source once and keeps its keys and values for every layer."""
     c = self.config
     variables = {"params": weights}
     encoded = self._network.apply(variables, source.ids, source.mask, method="encode")
     cross = self._network.apply(variables, encoded, method="cross_kv")
-    batch = source.ids.shape[0]
+    batch = source.ids.shape[0] * copies
+    spread = lambda x: jnp.repeat(x, copies, axis=0) if copies > 1 else x
     empty = lambda: jnp.zeros((batch, c.num_heads, capacity, c.head_dim), c.dtype)
     return Cache(
         self_key=tuple(empty() for _ in cross),
         self_value=tuple(empty() for _ in cross),
-        cross_key=tuple(k for k, _ in cross),
-        cross_value=tuple(v for _, v in cross),
-        source_mask=source.mask,
+        cross_key=tuple(spread(k) for k, _ in cross),
+        cross_value=tuple(spread(v) for _, v in cross),
+        source_mask=spread(source.mask),
         length=jnp.zeros((batch,), jnp.int32))
 
   def score(self, weights: PyTree, tokens: Array, cache: Cache) -> tuple[Array, Array, Cache]:
