@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
+  from specdec.engine.allowed import AllowedSequences
   from specdec.engine.generate import generate
   from specdec.engine.generate import generate_ids
   from specdec.engine.generate import iterate
@@ -22,14 +23,18 @@ if TYPE_CHECKING:
   from specdec.engine.result import Record
   from specdec.engine.result import Result
   from specdec.engine.settings import Settings
+  from specdec.engine.streaming import Piece
+  from specdec.engine.streaming import stream
+  from specdec.engine.traces import Iteration
   from specdec.errors import SpecdecError
   from specdec.types import Status
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Model", "Pair", "Record", "Result", "Settings", "SpecdecError", "Status",
-    "generate", "generate_ids", "iterate", "load_model", "load_pair", "pair_names",
+    "AllowedSequences", "Iteration", "Model", "Pair", "Piece", "Record", "Result", "Settings",
+    "SpecdecError", "Status", "generate", "generate_ids", "iterate", "load_model", "load_pair",
+    "pair_names", "stream",
 ]
 
 # Where each public name lives. They are imported when first used (PEP 562): Flax
@@ -38,11 +43,15 @@ _HOMES = {
     "generate": "specdec.engine.generate",
     "generate_ids": "specdec.engine.generate",
     "iterate": "specdec.engine.generate",
+    "stream": "specdec.engine.streaming",
+    "AllowedSequences": "specdec.engine.allowed",
+    "Iteration": "specdec.engine.traces",
     "Model": "specdec.engine.models",
     "Pair": "specdec.engine.models",
     "load_model": "specdec.engine.models",
     "load_pair": "specdec.engine.models",
     "pair_names": "specdec.engine.models",
+    "Piece": "specdec.engine.streaming",
     "Record": "specdec.engine.result",
     "Result": "specdec.engine.result",
     "Settings": "specdec.engine.settings",

@@ -14,9 +14,13 @@ from typing import Any
 from specdec.bench import records as records_lib
 from specdec.core.probs import MIN_TEMPERATURE
 from specdec.engine import generate
+from specdec.engine.job import Job
+from specdec.engine.job import from_texts
+from specdec.engine.job import plan
 from specdec.engine.models import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
+from specdec.engine.run import run_batch
 from specdec.engine.settings import Settings
 from specdec.engine.settings import whole
 from specdec.errors import SpecdecError
@@ -119,7 +123,7 @@ class Comparison:
   @property
   def greedy(self) -> bool:
     """Whether every input is decoded greedily, so that both sides must agree."""
-    return bool((self.settings.per_row("temperature", len(self.plain.result.records))
+    return bool((self.settings.per_row("temperature", len(self.plain.result.best))
                  <= MIN_TEMPERATURE).all())
 
   @property
@@ -135,7 +139,7 @@ class Comparison:
 
   def to_dict(self) -> dict[str, Any]:
     """JSON-ready."""
-    count = len(self.plain.result.records)
+    count = len(self.plain.result.best)
     return {
         **self.environment,
         "pair": self.pair, "task": self.task, "dtype": self.dtype, "inputs": count,
@@ -148,7 +152,7 @@ class Comparison:
 
 
 def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeats: int = 5,
-            **settings: Any) -> Comparison:
+            prompt: Any = None, logits_fn: Any = None, **settings: Any) -> Comparison:
   """Decodes texts plainly and speculatively, in turns, and times both.
 
   Args:
@@ -156,6 +160,8 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
     texts: the inputs; tokenised once, before anything is timed.
     task: see `generate`.
     repeats: timed passes of each side.
+    prompt: see `generate`, and so is `logits_fn`.
+    logits_fn: a hook.
     **settings: fields of `Settings`, but for `mode`.
 
   Raises:
@@ -164,47 +170,44 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
   whole("repeats", repeats, 1, 1000)
   if "mode" in settings:
     raise SpecdecError("mode does not go with a comparison: it runs both modes")
-  speculative = generate.make_settings(pair, settings)
-  if not speculative.gamma:
+  speculative = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn)
+  if not speculative.settings.gamma:
     raise SpecdecError("gamma is 0, which is plain decoding; a comparison needs 1 or more")
-  plain = dataclasses.replace(speculative, mode="plain")
-  texts = generate.as_texts(texts)
-  if not texts:
+  if not speculative.texts:
     raise SpecdecError("there is nothing to compare; expected one text or more")
-  encoded = generate.encode(pair, texts, task, speculative)
+  plain = dataclasses.replace(
+      speculative, settings=dataclasses.replace(speculative.settings, mode="plain"))
 
-  passes = [_Pass(pair, s, encoded) for s in (plain, speculative)]
+  passes = [_Pass(job) for job in (plain, speculative)]
   first = [p.timed() for p in passes]
   times: list[list[float]] = [[], []]
   for i in range(repeats):
     for side in (0, 1) if i % 2 == 0 else (1, 0):
       times[side].append(passes[side].timed())
-  sides = [Side(Result(tuple(p.records(texts)), p.settings), f, tuple(t))
+  sides = [Side(Result(tuple(p.records()), p.job.settings), f, tuple(t))
            for p, f, t in zip(passes, first, times, strict=True)]
-  return Comparison(pair.name, task, pair.target.config.dtype, speculative, passes[0].rows,
+  return Comparison(pair.name, task, pair.target.config.dtype, speculative.settings, passes[0].rows,
                     *sides, records_lib.environment())
 
 
 class _Pass:
   """All inputs decoded once, as often as one likes."""
 
-  def __init__(self, pair: Pair, settings: Settings, encoded: Sequence[generate.Encoded]):
-    self.pair, self.settings, self.encoded = pair, settings, encoded
-    self._batches = [b for window in generate.plan(encoded, settings) for b in window]
-    self._states: list[dict] = []
-    self.rows = self._batches[0].rows
+  def __init__(self, job: Job):
+    self.job = job
+    self._batches = [b for window in plan(job) for b in window]
+    self._fetched: list[dict] = []
+    self.rows = self._batches[0].size * job.settings.num_decodes
 
   def timed(self) -> float:
     """Seconds of one pass. `run_batch` blocks: it fetches the result."""
     begin = time.perf_counter()
-    self._states = [generate.run_batch(self.pair, self.settings, b) for b in self._batches]
+    self._fetched = [run_batch(self.job, b) for b in self._batches]
     return time.perf_counter() - begin
 
-  def records(self, texts: Sequence[str]) -> list[Record]:
+  def records(self) -> list[Record]:
     """Records of the last pass, in input order."""
-    done = {}
-    for batch, state in zip(self._batches, self._states, strict=True):
-      for row, i in enumerate(batch.example_ids):
-        done[i] = generate.make_record(self.pair, self.settings, texts[i], self.encoded[i],
-                                       state, row)
-    return [done[i] for i in sorted(done)]
+    done: dict[int, list[Record]] = {}
+    for batch, fetched in zip(self._batches, self._fetched, strict=True):
+      done.update(generate.make_records(self.job, batch, fetched))
+    return [record for i in sorted(done) for record in done[i]]

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def main(pair: "Pair", texts: Sequence[str], task: str | None, settings: dict[str, Any],
-         repeats: int, file: outputs.OutputFile | None) -> None:
+def main(pair: "Pair", texts: Sequence[str], options: dict[str, Any], repeats: int,
+         file: outputs.OutputFile | None) -> None:
   """Measures and prints; writes the record when there is a file for it."""
   from specdec.bench import compare
 
   with _status("compiling both, then measuring"):
-    done = compare.compare(pair, texts, task=task, repeats=repeats, **settings)
+    done = compare.compare(pair, texts, repeats=repeats, **options)
   if file:
     # First of all: what was measured is safe, whatever becomes of the terminal.
     file.write(outputs.to_json(done.to_dict()))

@@ -11,6 +11,7 @@ from typing import Any
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import progress
+from specdec.cli import show_trace
 from specdec.cli.flags import Flags
 from specdec.errors import InputError
 from specdec.errors import SpecdecError
@@ -18,7 +19,6 @@ from specdec.errors import SpecdecError
 if TYPE_CHECKING:
   from specdec.engine.models import Pair
   from specdec.engine.result import Record
-  from specdec.engine.settings import Settings
 
 INTRO = """\
 specdec generate: decodes texts with a target model and a drafter that speeds it up.
@@ -36,11 +36,14 @@ Examples
   specdec generate "A dog runs across the grass."
   specdec generate --temperature=1 --top_p=0.9 --seed=7 "A dog runs across the grass."
   specdec generate --input_file=in.txt --output_file=out.jsonl
+  specdec generate --num_decodes=4 --temperature=1 "A dog runs across the grass."
+  specdec generate --prompt="Ein Hund" --trace "A dog runs across the grass."
   specdec generate --compare --gamma=4 --input_file=in.txt --compare_json=speed.json"""
 
 # Flags that are settings of the run, by the name that both have.
 _SETTINGS = ("gamma", "mode", "temperature", "top_k", "top_p", "max_decode_len",
-             "max_source_len", "strict_length", "batch_size", "seed")
+             "max_source_len", "strict_length", "batch_size", "seed", "min_decode_len",
+             "repetition_penalty", "no_repeat_ngram_size", "num_decodes", "rescale_log_probs")
 
 
 def make_flags() -> Flags:
@@ -62,6 +65,22 @@ def make_flags() -> Flags:
   flags.number("top_p", 0.0, "keep the likeliest tokens of this joint probability; 0 keeps all")
   flags.whole("seed", 0, "of all random draws; an output depends on the seed and on its place "
               "in the input, not on batch_size")
+  flags.whole("num_decodes", 1, "samples per input, the best last")
+  flags.switch("rescale_log_probs", "order samples by their probability after controls and "
+               "filters instead of the model's own")
+  flags.group("Controls")
+  flags.text("prompt", None, "TEXT", "what every output begins with")
+  flags.text("prompt_file", None, "FILE", "likewise, a line per input")
+  flags.whole("min_decode_len", 0, "fewest tokens per output")
+  flags.text("eos_ids", None, "IDS", "ids that end an output, such as 1,5; none for no such id "
+             "[the vocabulary's]")
+  flags.text("forbidden_ids", None, "IDS", "ids that no output may hold, such as 3,17; 3:0:2 "
+             "forbids 3 at positions 0 and 1")
+  flags.number("repetition_penalty", 1.0, "above 1 makes tokens that the output has already "
+               "less likely; 1 is off")
+  flags.whole("no_repeat_ngram_size", 0, "no n-gram of this size occurs twice in an output; "
+              "0 is off")
+  flags.text("allowed_file", None, "FILE", "outputs are lines of this file and nothing else")
   flags.group("Lengths and batches")
   flags.whole("max_decode_len", None, "most tokens per output [the pair's]")
   flags.whole("max_source_len", None, "longer inputs are cut to so many tokens [the pair's]")
@@ -72,6 +91,8 @@ def make_flags() -> Flags:
   flags.text("output_file", None, "FILE", "write a line of JSON per input: texts, ids, score, "
              "status, counts; - is standard output")
   flags.switch("overwrite", "replace output files that exist")
+  flags.switch("stream", "print text while it is decoded, one input after the other")
+  flags.switch("trace", "print what became of every draft, and keep it in --output_file")
   flags.group("Gin")
   flags.texts("gin_file", "FILE", "settings bound by a gin file, such as Settings.gamma = 7; "
               "may be given several times; typed flags win")
@@ -88,6 +109,10 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
   given = _settings(flags)
   inputs = inputs_lib.read(args, flags.input_file)
+  prompt = _prompt(flags)
+  allowed = None
+  if flags.allowed_file is not None:
+    allowed = inputs_lib.read_lines("--allowed_file", flags.allowed_file)
   with contextlib.ExitStack() as stack:
     def claim(name: str) -> outputs.OutputFile | None:
       path = getattr(flags, name)
@@ -100,11 +125,17 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     try:
       pair = _load(flags)
       task = None if flags.task is None else "" if flags.task == "none" else flags.task
+      options = {"task": task, "prompt": prompt, **given}
+      if allowed is not None:
+        from specdec.engine.allowed import AllowedSequences
+        options["logits_fn"] = AllowedSequences.from_texts(pair.vocabulary, allowed)
       if flags.compare:
         from specdec.cli import comparison
-        comparison.main(pair, inputs.texts, task, given, flags.repeats, measures_file)
+        comparison.main(pair, inputs.texts, options, flags.repeats, measures_file)
+      elif flags.stream:
+        _stream(pair, inputs, options)
       else:
-        _decode(pair, inputs, task, given, flags, records_file)
+        _decode(pair, inputs, options, flags, records_file)
     except InputError as error:
       raise SpecdecError(f"{inputs.where(error.index)} {error.problem}") from error
     except (RuntimeError, MemoryError) as error:
@@ -122,6 +153,9 @@ def _settings(flags: Flags) -> dict[str, Any]:
 
   given = {name: getattr(flags, name) for name in _SETTINGS
            if getattr(flags, name) is not None}
+  for name in ("eos_ids", "forbidden_ids"):
+    if getattr(flags, name) is not None:
+      given[name] = _ids(name, getattr(flags, name))
   if flags.gin_file or flags.gin_bindings:
     from specdec.cli import gin_bindings
 
@@ -132,7 +166,8 @@ def _settings(flags: Flags) -> dict[str, Any]:
   Settings(**given)
   if flags.compare:
     given.pop("mode")
-    for name, why in (("mode", "it runs both modes"),
+    for name, why in (("mode", "it runs both modes"), ("stream", "it shows whole outputs"),
+                      ("trace", "it shows counts; use --trace alone"),
                       ("output_file", "it shows its outputs; --compare_json keeps the times")):
       if flags.given(name):
         raise SpecdecError(f"--compare does not go with --{name}: {why}")
@@ -145,7 +180,37 @@ def _settings(flags: Flags) -> dict[str, Any]:
     for name in ("repeats", "compare_json"):
       if flags.given(name):
         raise SpecdecError(f"--{name} belongs to --compare; add --compare or drop it")
+  if flags.stream:
+    for name, why in (("trace", "it prints whole outputs"),
+                      ("output_file", "its lines are whole outputs"),
+                      ("batch_size", "it takes one input after the other"),
+                      ("num_decodes", "the best sample is known at the end")):
+      if flags.given(name):
+        raise SpecdecError(f"--stream does not go with --{name}: {why}")
   return given
+
+
+def _ids(name: str, text: str) -> tuple[Any, ...]:
+  """Ids, and triples of id, first position and first position after, out of a flag."""
+  if text == "none":
+    return ()
+  try:
+    entries = [tuple(int(part) for part in entry.split(":")) for entry in text.split(",")]
+  except ValueError:
+    entries = []
+  lengths = (1, 3) if name == "forbidden_ids" else (1,)
+  if not entries or any(len(e) not in lengths for e in entries):
+    also = " (3:0:2 is id 3 at positions 0 and 1)" if 3 in lengths else ", or none"
+    raise SpecdecError(f"--{name} is {text!r}; expected ids with commas between{also}")
+  return tuple(e[0] if len(e) == 1 else e for e in entries)
+
+
+def _prompt(flags: Flags) -> str | list[str] | None:
+  if flags.prompt_file is None:
+    return flags.prompt
+  if flags.prompt is not None:
+    raise SpecdecError("--prompt and --prompt_file are both given; drop one")
+  return inputs_lib.read_lines("--prompt_file", flags.prompt_file)
 
 
 def _load(flags: Flags) -> "Pair":
@@ -155,14 +220,26 @@ def _load(flags: Flags) -> "Pair":
   return models.load_pair(flags.pair, None if flags.dtype == "auto" else flags.dtype)
 
 
-def _decode(pair: "Pair", inputs: inputs_lib.Inputs, task: str | None, given: dict[str, Any],
-            flags: Flags, file: outputs.OutputFile | None) -> None:
+def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any]) -> None:
+  """Prints pieces as they come; every output ends its line."""
+  from specdec.engine import streaming
+
+  totals = Totals()
+  for piece in streaming.stream(pair, inputs.texts, **{**options, "batch_size": 1}):
+    outputs.print_text(" ".join(piece.text.splitlines()) if piece.text.strip() else piece.text,
+                       end="\n" if piece.record else "")
+    if piece.record:
+      totals.add(piece.record)
+  _report(totals, None)
+
+
+def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any], flags: Flags,
+            file: outputs.OutputFile | None) -> None:
   """Decodes, and writes each record as soon as it is there."""
   from specdec.engine import generate
 
-  records = generate.iterate(pair, inputs.texts, task=task, **given)
-  settings = generate.make_settings(pair, given)
-  count = len(inputs.texts)
+  records = generate.iterate(pair, inputs.texts, trace=flags.trace, **options)
+  count = len(inputs.texts) * options["num_decodes"]
   if progress.wanted(count, output_elsewhere=file is not None):
     records = progress.track(records, count)
   totals = Totals()
@@ -172,13 +249,15 @@ def _decode(pair: "Pair", inputs: inputs_lib.Inputs, task: str | None, given: di
         file.write(outputs.to_json(record.to_dict()))
       elif flags.output_file == "-":
         outputs.print_line(outputs.to_json(record.to_dict()))
+      elif flags.trace:
+        show_trace.show(record, pair.vocabulary)
       else:
         outputs.print_line(record.output)
       totals.add(record)
   except KeyboardInterrupt:
     kept = f" are in {file.path}" if file else ""
     raise KeyboardInterrupt(f"{totals.outputs} of {count} outputs{kept}") from None
-  _report(totals, settings, file)
+  _report(totals, file)
 
 
 @dataclasses.dataclass
@@ -193,36 +272,38 @@ class Totals:
   truncated: int = 0
   at_limit: int = 0
   nan: int = 0
+  forbidden: int = 0
 
   def add(self, record: "Record") -> None:
     self.outputs += 1
-    self.tokens += len(record.output_ids)
+    self.tokens += record.num_generated
     self.target_calls += record.target_calls
     self.tested += record.tested
     self.accepted += record.accepted
     self.truncated += record.truncated
     self.at_limit += record.status == "length"
     self.nan += record.status == "nan"
+    self.forbidden += record.status == "forbidden"
 
 
-def _report(totals: Totals, settings: "Settings", file: outputs.OutputFile | None) -> None:
+def _report(totals: Totals, file: outputs.OutputFile | None) -> None:
   from specdec.engine.result import summary
   from specdec.types import Status
 
   line = summary(totals.outputs, totals.tokens, totals.target_calls, totals.tested,
                  totals.accepted)
   if totals.at_limit:
-    line += f"; {totals.at_limit} stopped at max_decode_len {settings.max_decode_len}"
+    line += f"; {totals.at_limit} stopped at max_decode_len"
   if file:
     line += f"; written to {file.path}"
   print(line, file=sys.stderr)
   if totals.truncated:
     print(f"warning: {totals.truncated} of {totals.outputs} inputs had more than "
-          f"{settings.max_source_len} tokens and were cut; --strict_length refuses them",
+          f"max_source_len tokens and were cut; --strict_length refuses them",
           file=sys.stderr)
-  if totals.nan:
-    print(f"warning: {totals.nan} of {totals.outputs} outputs: {Status.NAN.text}",
-          file=sys.stderr)
+  for count, status in ((totals.nan, Status.NAN), (totals.forbidden, Status.FORBIDDEN)):
+    if count:
+      print(f"warning: {count} of {totals.outputs} outputs: {status.text}", file=sys.stderr)
 
 
 def _told(error: Exception) -> SpecdecError | None:

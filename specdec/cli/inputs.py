@@ -43,7 +43,7 @@ def read(args: Sequence[str], input_file: str | None) -> Inputs:
   if args and input_file is not None:
     raise SpecdecError("there are texts and an --input_file; expected one of the two")
   if input_file is not None and input_file != "-":
-    return Inputs(_read_file(input_file), "line", input_file, input_file)
+    return Inputs(read_lines("--input_file", input_file), "line", input_file, input_file)
   if input_file == "-" or list(args) == ["-"] or (not args and _piped()):
     return Inputs(_read_stdin(), "line", None, "standard input")
   if not args:
@@ -69,13 +69,18 @@ def _read_stdin() -> list[str]:
   return _lines(data, "standard input")
 
 
-def _read_file(path: str) -> list[str]:
+def read_lines(flag: str, path: str) -> list[str]:
+  """The lines of a file that a flag named.
+
+  Raises:
+    SpecdecError: it cannot be read, is empty or not UTF-8.
+  """
   try:
     with open(path, "rb") as f:
       data = f.read()
   except (OSError, ValueError) as error:
     reason = getattr(error, "strerror", None) or error
-    raise SpecdecError(f"cannot read --input_file {path}: {reason}") from error
+    raise SpecdecError(f"cannot read {flag} {path}: {reason}") from error
   return _lines(data, path)
 
 

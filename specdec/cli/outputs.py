@@ -104,14 +104,14 @@ def print_line(text: str) -> None:
   print_text(" ".join(text.splitlines()))
 
 
-def print_text(text: str) -> None:
+def print_text(text: str, end: str = "\n") -> None:
   """Prints a text to standard output at once.
 
   Raises:
     SpecdecError: it cannot be written.
   """
   try:
-    print(text, flush=True)
+    print(text, end=end, flush=True)
   except BrokenPipeError:
     raise
   except OSError as error:

@@ -35,7 +35,7 @@ def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
     task = bar.add_task("decoding", total=count, speed="compiling")
     begin, tokens, tested, accepted = time.perf_counter(), 0, 0, 0
     for record in records:
-      tokens += len(record.output_ids)
+      tokens += record.num_generated
       tested += record.tested
       accepted += record.accepted
       speed = f"{tokens / (time.perf_counter() - begin):.0f} tokens/s"

@@ -175,12 +175,12 @@ class Pair:
   def vocabulary(self) -> Vocabulary:
     return self.target.vocabulary
 
-  def method(self, gamma: int) -> Method:
+  def method(self, gamma: int, trace: bool = False) -> Method:
     """The decoding method at a gamma; 0 is plain decoding with the target."""
     if gamma == 0:
-      return Method(self.target.scorer)
-    return Method(self.target.scorer,
-                  TransformerDrafter(self.drafter.scorer, self.target.scorer.vocab_size), gamma)
+      return Method(self.target.scorer, trace=trace)
+    drafter = TransformerDrafter(self.drafter.scorer, self.target.scorer.vocab_size)
+    return Method(self.target.scorer, drafter, gamma, trace=trace)
 
   def weights(self, gamma: int) -> Weights:
     """The weights that `method(gamma)` takes."""

@@ -3,7 +3,10 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from specdec.engine.settings import Settings
+from specdec.engine.traces import Iteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,23 +14,35 @@ class Record:
   """One input and what became of it; a line of the output file.
 
   Attributes:
+    index: place of the input in the data, from 0.
+    sample: which of the input's samples, from 0; decides the random streams.
     input: the text as given, without the task's prefix.
-    output: decoded text, up to the EOS.
-    output_ids: generated ids, the EOS included when there was one.
-    score: summed raw log-probability of `output_ids` under the target, in nats.
-    status: "eos", "length" or "nan", see `specdec.types.Status`.
+    output: decoded text up to the EOS, the prompt included.
+    output_ids: ids of the prompt and those generated, the EOS included when there was
+      one.
+    prompt_tokens: how many of them are the prompt's.
+    score: summed log-probability of the generated ids under the target itself, in
+      nats: before controls, temperature and filters.
+    adjusted_score: the same under the distribution that was sampled from, after them;
+      0 when greedy. T5X's scores with `rescale_log_probs`.
+    status: "eos", "length", "nan" or "forbidden", see `specdec.types.Status`.
     target_calls: target calls this row took part in while it ran.
     drafted: tokens the drafter proposed.
     tested: proposed tokens the verifier looked at.
     accepted: proposed tokens that stand.
     truncated: the input was cut to the encoder limit.
     seed: of the run.
+    trace: each target call, when it was asked for.
   """
 
+  index: int
+  sample: int
   input: str
   output: str
   output_ids: list[int]
+  prompt_tokens: int
   score: float
+  adjusted_score: float
   status: str
   target_calls: int
   drafted: int
@@ -35,18 +50,29 @@ class Record:
   accepted: int
   truncated: bool
   seed: int
+  trace: tuple[Iteration, ...] | None = None
+
+  @property
+  def num_generated(self) -> int:
+    """Generated tokens, EOS included, the prompt not."""
+    return len(self.output_ids) - self.prompt_tokens
 
   def to_dict(self) -> dict[str, Any]:
-    """JSON-ready."""
-    return dataclasses.asdict(self)
+    """JSON-ready; without `trace` when there is none."""
+    fields = dataclasses.asdict(self)
+    if self.trace is None:
+      del fields["trace"]
+    return fields
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
   """Records in input order, with totals.
 
+  `texts`, `ids`, `scores` and `statuses` are those of the best sample per input.
+
   Attributes:
-    records: one per input.
+    records: `num_decodes` per input, next to each other, by increasing score.
     settings: of the run.
     lossless: the outputs follow the target's own distribution.
   """
@@ -56,25 +82,51 @@ class Result:
   lossless: bool = True
 
   @property
+  def best(self) -> tuple[Record, ...]:
+    """The last record of each input, which has the highest score."""
+    copies = self.settings.num_decodes
+    return self.records[copies - 1::copies]
+
+  @property
   def texts(self) -> list[str]:
-    return [r.output for r in self.records]
+    return [r.output for r in self.best]
 
   @property
   def ids(self) -> list[list[int]]:
-    return [r.output_ids for r in self.records]
+    return [r.output_ids for r in self.best]
 
   @property
   def scores(self) -> list[float]:
-    return [r.score for r in self.records]
+    return [r.score for r in self.best]
 
   @property
   def statuses(self) -> list[str]:
-    return [r.status for r in self.records]
+    return [r.status for r in self.best]
+
+  @property
+  def decodes(self) -> np.ndarray:
+    """All samples as T5X returns them: int32 [inputs, num_decodes, L], zeros at the end."""
+    copies = self.settings.num_decodes
+    width = max((len(r.output_ids) for r in self.records), default=0)
+    out = np.zeros((len(self.records), width), np.int32)
+    for row, record in zip(out, self.records):
+      row[:len(record.output_ids)] = record.output_ids
+    return out.reshape((-1, copies, width))
+
+  @property
+  def decode_scores(self) -> np.ndarray:
+    """Scores of `decodes`, float32 [inputs, num_decodes], increasing in each row.
+
+    Raw ones, or adjusted ones under `rescale_log_probs`.
+    """
+    adjusted = self.settings.rescale_log_probs
+    scores = [r.adjusted_score if adjusted else r.score for r in self.records]
+    return np.asarray(scores, np.float32).reshape((-1, self.settings.num_decodes))
 
   @property
   def tokens(self) -> int:
-    """Generated tokens, EOS included."""
-    return sum(len(r.output_ids) for r in self.records)
+    """Generated tokens of all samples, EOS included."""
+    return sum(r.num_generated for r in self.records)
 
   @property
   def target_calls(self) -> int:

@@ -10,6 +10,10 @@ from specdec.errors import SpecdecError
 
 MODES = ("speculative", "plain")
 
+# Settings that take one value, or one per input.
+PER_ROW = ("temperature", "top_k", "top_p", "min_decode_len", "repetition_penalty",
+           "no_repeat_ngram_size")
+
 # Far above anything sensible, and low enough that differences between logits survive
 # the division in float32: beyond some 1e37 they would flush to zero and all tie.
 _MAX_TEMPERATURE = 1e30
@@ -25,7 +29,19 @@ class Settings:
     temperature: 1e-4 and below is greedy. A number, or one per input.
     top_k: keep the k likeliest tokens, ties included; 0 is off. Likewise.
     top_p: keep the likeliest tokens of this joint mass; 0 is off. Likewise.
-    max_decode_len: limit of generated tokens, EOS included.
+    max_decode_len: limit of the output's tokens, EOS and prompt included.
+    min_decode_len: fewest tokens of an output, counted likewise: until then the EOS
+      ids are forbidden. A number, or one per input.
+    repetition_penalty: divides the positive logits of tokens that the output has
+      already, and multiplies the negative ones; 1 is off. Likewise.
+    no_repeat_ngram_size: no n-gram of this size occurs twice in an output; 0 is off.
+      Likewise.
+    forbidden_ids: ids that no output may hold; a triple (id, begin, end) forbids the id
+      at positions from `begin` up to, not including, `end`. Positions count from 0,
+      the prompt's included.
+    num_decodes: samples per input.
+    rescale_log_probs: order an input's samples by `adjusted_score` (T5X's default)
+      instead of `score`.
     batch_size: inputs decoded together.
     seed: of all random draws. An input's result depends on the seed and on its
       place in the data, not on what it is batched with.
@@ -46,6 +62,12 @@ class Settings:
   batch_size: int = 8
   seed: int = 0
   eos_ids: Sequence[int] | None = None
+  min_decode_len: int | Sequence[int] = 0
+  repetition_penalty: float | Sequence[float] = 1.0
+  no_repeat_ngram_size: int | Sequence[int] = 0
+  forbidden_ids: Sequence[int | tuple[int, int, int]] = ()
+  num_decodes: int = 1
+  rescale_log_probs: bool = False
   max_source_len: int = 512
   strict_length: bool = False
 
@@ -61,16 +83,24 @@ class Settings:
          "a finite number from 0 (greedy) up")
     each("top_k", self.top_k, int, lambda k: 0 <= k < 2**31, "an integer from 0 (off) up")
     each("top_p", self.top_p, float, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
+    each("min_decode_len", self.min_decode_len, int, lambda n: 0 <= n <= self.max_decode_len,
+         f"an integer from 0 to max_decode_len, which is {self.max_decode_len}")
+    each("repetition_penalty", self.repetition_penalty, float, lambda r: 0 < r <= 1e6,
+         "a number above 0, 1 for none")
+    each("no_repeat_ngram_size", self.no_repeat_ngram_size, int, lambda n: 0 <= n <= 1024,
+         "an integer from 0 (off) to 1024")
+    whole("num_decodes", self.num_decodes, 1, 4096)
     if self.eos_ids is not None:
-      if not isinstance(self.eos_ids, Sequence | np.ndarray) or isinstance(self.eos_ids, str):
-        raise SpecdecError(f"eos_ids is {self.eos_ids!r}; expected a list of ids, () for none")
-      for i in self.eos_ids:
+      for i in _listed("eos_ids", self.eos_ids):
         whole("an entry of eos_ids", i, 0, 2**31 - 1)
-    if not isinstance(self.strict_length, bool | np.bool_):
-      raise SpecdecError(f"strict_length is {self.strict_length!r}; expected True or False")
+    for entry in _listed("forbidden_ids", self.forbidden_ids):
+      _check_forbidden(entry)
+    for name in ("strict_length", "rescale_log_probs"):
+      if not isinstance(getattr(self, name), bool | np.bool_):
+        raise SpecdecError(f"{name} is {getattr(self, name)!r}; expected True or False")
     # Python's own numbers, whatever came in: settings go into JSON records.
     for name in ("gamma", "max_decode_len", "max_source_len", "batch_size", "seed",
-                 "temperature", "top_k", "top_p", "eos_ids"):
+                 "eos_ids", "forbidden_ids", "num_decodes", *PER_ROW):
       object.__setattr__(self, name, _plain(getattr(self, name)))
 
   @property
@@ -78,8 +108,13 @@ class Settings:
     """Gamma, or 0 in plain mode."""
     return 0 if self.mode == "plain" else self.gamma
 
+  @property
+  def forbidden(self) -> list[tuple[int, int, int]]:
+    """`forbidden_ids` as triples (id, first position, first position after)."""
+    return [(e, 0, 2**31 - 1) if isinstance(e, int) else tuple(e) for e in self.forbidden_ids]
+
   def per_row(self, name: str, count: int) -> np.ndarray:
-    """Value of `temperature`, `top_k` or `top_p` for each of `count` inputs."""
+    """Value of a setting out of `PER_ROW` for each of `count` inputs."""
     value = np.asarray(getattr(self, name))
     if value.ndim > 1:
       raise SpecdecError(f"{name} has the shape {value.shape}; expected one number, or a list "
@@ -88,6 +123,23 @@ class Settings:
       raise SpecdecError(f"{name} has {value.size} values for {count} inputs; expected one "
                          "number, or one per input")
     return np.broadcast_to(value, (count,))
+
+
+def _listed(name: str, value: Any) -> Sequence[Any]:
+  if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+    raise SpecdecError(f"{name} is {value!r}; expected a list of ids, () for none")
+  return value
+
+
+def _check_forbidden(entry: Any) -> None:
+  """An id, or an id and the positions it is forbidden at."""
+  triple = entry if isinstance(entry, Sequence | np.ndarray) and len(entry) == 3 else (entry, 0, 1)
+  whole("an id of forbidden_ids", triple[0], 0, 2**31 - 1, "or a triple (id, begin, end)")
+  whole("a position of forbidden_ids", triple[1], 0, 2**31 - 1)
+  whole("a position of forbidden_ids", triple[2], 0, 2**31 - 1)
+  if triple[1] >= triple[2]:
+    raise SpecdecError(f"forbidden_ids holds {tuple(triple)}, which is no range of positions; "
+                       "expected (id, begin, end) with begin below end")
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,279 @@
+"""A job: checked settings and tokenised inputs, planned as batches of few shapes.
+
+Shapes are bucketed, so that inputs of many lengths share a few compiled programs:
+the source width is a power of two from 16 up, the batch a power of two or
+`batch_size` itself, the prompt width a power of two. An input's result depends on
+none of them.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec.engine.models import Pair
+from specdec.engine.models import id_rows
+from specdec.engine.settings import PER_ROW
+from specdec.engine.settings import Settings
+from specdec.errors import InputError
+from specdec.errors import SpecdecError
+
+# Inputs looked at together when batches of like length are formed.
+_WINDOW_BATCHES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+  """One input in ids.
+
+  Attributes:
+    ids: for the encoder, EOS included.
+    truncated: they had to be cut to the source limit.
+    prompt: what the output begins with.
+  """
+
+  ids: list[int]
+  truncated: bool
+  prompt: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+  """What is to be decoded, how, and with what.
+
+  Attributes:
+    pair: target and drafter.
+    settings: of the run.
+    texts: as given; empty texts where ids were.
+    encoded: of each text.
+    logits_fn: see `core.controls.adjust`; None for none.
+    trace: keep what happened in every iteration.
+  """
+
+  pair: Pair
+  settings: Settings
+  texts: list[str]
+  encoded: list[Encoded]
+  logits_fn: Any = None
+  trace: bool = False
+
+  def __post_init__(self):
+    for name in PER_ROW:
+      self.settings.per_row(name, len(self.encoded))
+
+  @property
+  def eos_ids(self) -> tuple[int, ...]:
+    """The ids that end a row."""
+    return eos_ids(self.pair, self.settings)
+
+
+def eos_ids(pair: Pair, settings: Settings) -> tuple[int, ...]:
+  """The ids that end a row: those of the settings, or the vocabulary's."""
+  return (pair.vocabulary.eos_id,) if settings.eos_ids is None else tuple(settings.eos_ids)
+
+
+def from_texts(pair: Pair, texts: str | Iterable[str], task: str | None, settings: dict[str, Any],
+               prompt: Any = None, **options: Any) -> Job:
+  """A job for texts behind a task's prefix.
+
+  Args:
+    pair: target and drafter.
+    texts: one text or several.
+    task: None for the pair's first task, "" for no prefix.
+    settings: fields of `Settings`.
+    prompt: text or ids that every output begins with, or one such per input.
+    **options: `logits_fn` and `trace` of the job.
+
+  Raises:
+    SpecdecError: a setting is out of range, the task is unknown, an input is too long
+      under `strict_length`, or a prompt does not fit.
+  """
+  checked = make_settings(pair, settings)
+  texts = _as_texts(texts)
+  prefix = _task_prefix(pair, task)
+  rows = [pair.vocabulary.encode(prefix + text) for text in texts]
+  return _job(pair, checked, texts, rows, prompt, options)
+
+
+def from_ids(pair: Pair, encoder_ids: Any, settings: dict[str, Any], prompt: Any = None,
+             **options: Any) -> Job:
+  """A job for rows of encoder ids; see `from_texts`."""
+  checked = make_settings(pair, settings)
+  rows = [row.tolist() for row in id_rows(encoder_ids, pair.vocabulary)]
+  return _job(pair, checked, [""] * len(rows), rows, prompt, options)
+
+
+def _job(pair: Pair, settings: Settings, texts: list[str], rows: list[list[int]], prompt: Any,
+         options: dict[str, Any]) -> Job:
+  prompts = _prompts(pair, settings, prompt, len(rows))
+  encoded = [_cut(row, i, pair, settings, p) for i, (row, p) in enumerate(zip(rows, prompts))]
+  options["logits_fn"] = as_pytree(options.get("logits_fn"))
+  return Job(pair, settings, texts, encoded, **options)
+
+
+def as_pytree(logits_fn: Any) -> Any:
+  """A hook in the form that compiled programs take: a callable whose arrays are leaves.
+
+  Pytrees (a `flax.struct.dataclass`, say) are that already. Any other callable becomes
+  a static argument, compared by equality: a module's function or a frozen dataclass
+  compiles once, a closure that is made anew compiles anew.
+
+  Raises:
+    SpecdecError: it is not callable, or neither a pytree nor hashable.
+  """
+  if logits_fn is None:
+    return None
+  if not callable(logits_fn):
+    raise SpecdecError(f"logits_fn is {type(logits_fn).__name__}; expected a callable "
+                       "(logits, ids, lengths) -> logits")
+  if not jax.tree_util.all_leaves([logits_fn]):
+    return logits_fn
+  try:
+    hash(logits_fn)
+  except TypeError:
+    raise SpecdecError(f"logits_fn {type(logits_fn).__name__} cannot be hashed; make it a "
+                       "flax.struct.dataclass, whose arrays are arguments") from None
+  return jax.tree_util.Partial(logits_fn)
+
+
+def _as_texts(texts: str | Iterable[str]) -> list[str]:
+  """A list of texts out of one text or any iterable of texts."""
+  if isinstance(texts, str):
+    return [texts]
+  if not isinstance(texts, Iterable) or isinstance(texts, bytes):
+    raise SpecdecError(f"the input is {type(texts).__name__}; expected a text or several")
+  texts = list(texts)
+  for i, text in enumerate(texts):
+    if not isinstance(text, str):
+      raise InputError(i, f"is {type(text).__name__}; expected text")
+  return texts
+
+
+def make_settings(pair: Pair, settings: dict[str, Any]) -> Settings:
+  """Fills in the pair's defaults and checks names and values.
+
+  Raises:
+    SpecdecError: a setting is unknown or out of range.
+  """
+  known = {f.name for f in dataclasses.fields(Settings)}
+  unknown = sorted(set(settings) - known)
+  if unknown:
+    raise SpecdecError(f"unknown setting {', '.join(unknown)}; expected some of "
+                       f"{', '.join(sorted(known))}")
+  defaults = {"max_decode_len": pair.max_decode_len, "max_source_len": pair.max_source_len}
+  checked = Settings(**{**defaults, **settings})
+  width = pair.target.scorer.vocab_size
+  for name, ids in (("eos_ids", checked.eos_ids or ()),
+                    ("forbidden_ids", [i for i, _, _ in checked.forbidden])):
+    beyond = [i for i in ids if i >= width]
+    if beyond:
+      raise SpecdecError(f"{name} holds {beyond[0]}; expected ids below the {width} logits of "
+                         f"{pair.target.name}")
+  return checked
+
+
+def _task_prefix(pair: Pair, task: str | None) -> str:
+  if task == "" or (task is None and not pair.tasks):
+    return ""
+  if task is None:
+    return next(iter(pair.tasks.values()))
+  if task not in pair.tasks:
+    listed = ", ".join(pair.tasks) or "none"
+    raise SpecdecError(f"pair {pair.name!r} has no task {task!r}; it has: {listed}")
+  return pair.tasks[task]
+
+
+def _prompts(pair: Pair, settings: Settings, prompt: Any, count: int) -> list[list[int]]:
+  """Ids of every input's prompt, checked."""
+  if prompt is None or isinstance(prompt, str):
+    prompt = [prompt or ""] * count
+  try:
+    prompts = list(prompt)
+  except TypeError:
+    raise SpecdecError(f"prompt is {type(prompt).__name__}; expected a text, or a text or ids "
+                       "per input") from None
+  if prompts and all(isinstance(p, int | np.integer) for p in prompts):
+    prompts = [prompts] * count
+  if len(prompts) != count:
+    raise SpecdecError(f"prompt has {len(prompts)} entries for {count} inputs; expected one "
+                       "text, or a text or ids per input")
+  return [_prompt(pair, settings, p, i) for i, p in enumerate(prompts)]
+
+
+def _prompt(pair: Pair, settings: Settings, prompt: Any, index: int) -> list[int]:
+  if isinstance(prompt, str):
+    # Without the EOS that ends every text.
+    ids = pair.vocabulary.encode(prompt)[:-1] if prompt else []
+  else:
+    row = np.asarray(prompt)
+    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+      raise InputError(index, f"has the prompt {prompt!r}; expected a text or a list of ids")
+    ids = row.tolist()
+  width = pair.target.scorer.vocab_size
+  for i in ids:
+    if not 0 <= i < width:
+      raise InputError(index, f"has {i} in its prompt; expected ids from 0 to {width - 1}")
+    if i in eos_ids(pair, settings):
+      raise InputError(index, f"has the EOS id {i} in its prompt; a prompt is what the output "
+                       "begins with, so leave the EOS out")
+  limit = settings.max_decode_len
+  if len(ids) >= limit:
+    raise InputError(index, f"has a prompt of {len(ids)} tokens, which leaves none of "
+                     f"max_decode_len {limit}; shorten it or raise max_decode_len")
+  return ids
+
+
+def _cut(ids: list[int], index: int, pair: Pair, settings: Settings,
+         prompt: list[int]) -> Encoded:
+  """Cuts ids to the source limit, keeping the EOS at the end."""
+  limit = settings.max_source_len
+  if len(ids) <= limit:
+    return Encoded(ids, False, prompt)
+  if settings.strict_length:
+    raise InputError(index, f"has {len(ids)} tokens; expected at most {limit}: shorten it, "
+                     "raise max_source_len, or allow cutting without strict_length")
+  return Encoded([*ids[:limit - 1], pair.vocabulary.eos_id], True, prompt)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """Inputs that are decoded together.
+
+  Attributes:
+    example_ids: place of each input in the data, which its random streams and its
+      record go by.
+    size: inputs of the compiled program, at least as many as there are.
+  """
+
+  example_ids: list[int]
+  size: int
+
+
+def plan(job: Job, in_order: bool = False) -> list[list[Batch]]:
+  """Windows of batches; within a window, inputs of like length share a batch.
+
+  Args:
+    job: all inputs.
+    in_order: form batches in the order of the inputs instead.
+  """
+  encoded, settings = job.encoded, job.settings
+  count = len(encoded)
+  # A last batch that is not full is padded to the size of the others, so that it
+  # needs no program of its own.
+  size = min(power_of_two(min(settings.batch_size, max(count, 1)), 1), settings.batch_size)
+  windows = []
+  for begin in range(0, count, size * _WINDOW_BATCHES):
+    members: Sequence[int] = range(begin, min(begin + size * _WINDOW_BATCHES, count))
+    if not in_order:
+      members = sorted(members, key=lambda i: (len(encoded[i].ids), i))
+    windows.append([Batch(list(members[j:j + size]), size)
+                    for j in range(0, len(members), size)])
+  return windows
+
+
+def power_of_two(value: int, least: int) -> int:
+  """The smallest power of two that is at least `value` and `least`."""
+  return max(least, 1 << (value - 1).bit_length())
