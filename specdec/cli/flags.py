@@ -163,8 +163,8 @@ class Flags:
     text = (f"unknown flag --{name}" if not name[:1].isdigit() and " " not in name else
             f"{'-' + name!r} looks like a flag; put -- before texts that begin with a dash")
     known = list(self._values)
-    near = (difflib.get_close_matches(name, known, 1)
-            or [k for k in known if name and k.startswith(name)][:1])
+    near = ([k for k in known if name and k.startswith(name)][:1]
+            or difflib.get_close_matches(name, known, 1))
     if near:
       text += f"; did you mean --{near[0]}?"
     return f"{text} (specdec {self.command} --help lists them)"

@@ -19,6 +19,7 @@ from specdec.errors import SpecdecError
 if TYPE_CHECKING:
   from specdec.engine.models import Pair
   from specdec.engine.result import Record
+  from specdec.engine.settings import Settings
 
 INTRO = """\
 specdec generate: decodes texts with a target model and a drafter that speeds it up.
@@ -125,17 +126,17 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     try:
       pair = _load(flags)
       task = None if flags.task is None else "" if flags.task == "none" else flags.task
-      options = {"task": task, "prompt": prompt, **given}
+      options = {"task": task, "prompt": prompt}
       if allowed is not None:
         from specdec.engine.allowed import AllowedSequences
         options["logits_fn"] = AllowedSequences.from_texts(pair.vocabulary, allowed)
       if flags.compare:
         from specdec.cli import comparison
-        comparison.main(pair, inputs.texts, options, flags.repeats, measures_file)
+        comparison.main(pair, inputs.texts, options | given, flags.repeats, measures_file)
       elif flags.stream:
-        _stream(pair, inputs, options)
+        _stream(pair, inputs, options, given)
       else:
-        _decode(pair, inputs, options, flags, records_file)
+        _decode(pair, inputs, options, given, flags, records_file)
     except InputError as error:
       raise SpecdecError(f"{inputs.where(error.index)} {error.problem}") from error
     except (RuntimeError, MemoryError) as error:
@@ -220,26 +221,30 @@ def _load(flags: Flags) -> "Pair":
   return models.load_pair(flags.pair, None if flags.dtype == "auto" else flags.dtype)
 
 
-def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any]) -> None:
+def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
+            given: dict[str, Any]) -> None:
   """Prints pieces as they come; every output ends its line."""
+  from specdec.engine import job
   from specdec.engine import streaming
 
   totals = Totals()
-  for piece in streaming.stream(pair, inputs.texts, **{**options, "batch_size": 1}):
+  for piece in streaming.stream(pair, inputs.texts, **options, **{**given, "batch_size": 1}):
     outputs.print_text(" ".join(piece.text.splitlines()) if piece.text.strip() else piece.text,
                        end="\n" if piece.record else "")
     if piece.record:
       totals.add(piece.record)
-  _report(totals, None)
+  _report(totals, job.make_settings(pair, given), None)
 
 
-def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any], flags: Flags,
-            file: outputs.OutputFile | None) -> None:
+def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
+            given: dict[str, Any], flags: Flags, file: outputs.OutputFile | None) -> None:
   """Decodes, and writes each record as soon as it is there."""
   from specdec.engine import generate
+  from specdec.engine import job
 
-  records = generate.iterate(pair, inputs.texts, trace=flags.trace, **options)
-  count = len(inputs.texts) * options["num_decodes"]
+  records = generate.iterate(pair, inputs.texts, trace=flags.trace, **options, **given)
+  settings = job.make_settings(pair, given)
+  count = len(inputs.texts) * settings.num_decodes
   if progress.wanted(count, output_elsewhere=file is not None):
     records = progress.track(records, count)
   totals = Totals()
@@ -257,7 +262,7 @@ def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any], fl
   except KeyboardInterrupt:
     kept = f" are in {file.path}" if file else ""
     raise KeyboardInterrupt(f"{totals.outputs} of {count} outputs{kept}") from None
-  _report(totals, file)
+  _report(totals, settings, file)
 
 
 @dataclasses.dataclass
@@ -286,20 +291,20 @@ class Totals:
     self.forbidden += record.status == "forbidden"
 
 
-def _report(totals: Totals, file: outputs.OutputFile | None) -> None:
+def _report(totals: Totals, settings: "Settings", file: outputs.OutputFile | None) -> None:
   from specdec.engine.result import summary
   from specdec.types import Status
 
   line = summary(totals.outputs, totals.tokens, totals.target_calls, totals.tested,
                  totals.accepted)
   if totals.at_limit:
-    line += f"; {totals.at_limit} stopped at max_decode_len"
+    line += f"; {totals.at_limit} stopped at max_decode_len {settings.max_decode_len}"
   if file:
     line += f"; written to {file.path}"
   print(line, file=sys.stderr)
   if totals.truncated:
     print(f"warning: {totals.truncated} of {totals.outputs} inputs had more than "
-          f"max_source_len tokens and were cut; --strict_length refuses them",
+          f"{settings.max_source_len} tokens and were cut; --strict_length refuses them",
           file=sys.stderr)
   for count, status in ((totals.nan, Status.NAN), (totals.forbidden, Status.FORBIDDEN)):
     if count:

@@ -6,6 +6,7 @@ arguments, so a wrong length, a slot that was not written over or a token that w
 never fed all change what comes out. A memoryless toy would see none of these.
 """
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 
@@ -99,7 +100,9 @@ def table(weights: PyTree, kind: int) -> np.ndarray:
 
 
 def joint_law(logits: np.ndarray, temperature: float, top_k: int, top_p: float,
-              eos: int, length: int, start: int = 0) -> dict[tuple[int, ...], float]:
+              eos: int, length: int, start: int = 0, prompt: tuple[int, ...] = (),
+              adjust: Callable[[np.ndarray, tuple[int, ...]], np.ndarray] | None = None,
+              ) -> dict[tuple[int, ...], float]:
   """The law of everything that plain decoding can return.
 
   Args:
@@ -110,24 +113,30 @@ def joint_law(logits: np.ndarray, temperature: float, top_k: int, top_p: float,
     eos: the id that ends a sequence; -1 for none.
     length: tokens at most.
     start: the first decoder input.
+    prompt: what every sequence begins with.
+    adjust: logits [V] and the tokens so far, the prompt included, to logits.
 
   Returns:
-    The probability of each sequence that has one: those that end with `eos`, and
-    those of `length` tokens.
+    The probability of each sequence that has one, with its prompt: those that end with
+    `eos`, those of `length` tokens, and those after which every token is forbidden.
   """
-  size = logits.shape[-1]
-  after = {(a, b): oracle.distribution(logits[a, b], temperature, top_k, top_p)
-           for a in range(size) for b in range(size)}
   law: dict[tuple[int, ...], float] = {}
+  adjust = adjust or (lambda x, tokens: x)
 
-  def extend(sequence: tuple[int, ...], a: int, b: int, probability: float):
-    for token in np.flatnonzero(after[a, b]):
+  def extend(sequence: tuple[int, ...], probability: float):
+    a, b = (0, start, *sequence)[-2:]
+    adjusted = adjust(logits[a, b], sequence)
+    if (adjusted == -np.inf).all():
+      law[sequence] = law.get(sequence, 0.0) + probability
+      return
+    after = oracle.distribution(adjusted, temperature, top_k, top_p)
+    for token in np.flatnonzero(after):
       longer = (*sequence, int(token))
-      chance = probability * after[a, b][token]
+      chance = probability * after[token]
       if token == eos or len(longer) == length:
         law[longer] = law.get(longer, 0.0) + chance
       else:
-        extend(longer, b, int(token), chance)
+        extend(longer, chance)
 
-  extend((), 0, start, 1.0)
+  extend(prompt, 1.0)
   return law

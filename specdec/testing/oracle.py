@@ -5,6 +5,8 @@ Written from the paper and from T5X's documentation of its knobs rather than fro
 can only agree by both being right.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 GREEDY = 1e-4
@@ -45,6 +47,36 @@ def distribution(logits: np.ndarray, temperature: float, top_k: int = 0,
         break
     x = np.where(x >= x[last], x, -np.inf)
   return softmax(x)
+
+
+def adjust(logits: np.ndarray, tokens: Sequence[int], penalty: float = 1.0, ngram: int = 0,
+           forbidden: Sequence[tuple[int, int, int]] = (), eos_ids: Sequence[int] = (),
+           min_len: int = 0) -> np.ndarray:
+  """Logits [V] of the position after `tokens` under the controls.
+
+  Args:
+    logits: [V].
+    tokens: prompt and generated, without the start id.
+    penalty: see `Controls`, and so are the others.
+    ngram: size that may not repeat; 0 is off.
+    forbidden: triples (id, first position, first position after).
+    eos_ids: forbidden before `min_len` tokens.
+    min_len: the token that reaches it may be an EOS.
+  """
+  out, tokens = np.array(logits, np.float64), list(tokens)
+  for token in set(tokens):
+    out[token] = out[token] * penalty if out[token] < 0 else out[token] / penalty
+  if ngram:
+    tail = tokens[len(tokens) - ngram + 1:] if ngram > 1 else []
+    for at in range(len(tokens) - ngram + 1):
+      if tokens[at:at + ngram - 1] == tail:
+        out[tokens[at + ngram - 1]] = -np.inf
+  for token, begin, end in forbidden:
+    if begin <= len(tokens) < end:
+      out[token] = -np.inf
+  if len(tokens) + 1 < min_len:
+    out[list(eos_ids)] = -np.inf
+  return out
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

@@ -70,8 +70,9 @@ def test_records_have_every_field(generate, expected, tmp_path):
   assert f"written to {path}" in err
   assert _records(path) == [record.to_dict() for record in expected.records]
   assert set(_records(path)[0]) == {
-      "input", "output", "output_ids", "score", "status", "target_calls", "drafted", "tested",
-      "accepted", "truncated", "seed"}
+      "index", "sample", "input", "output", "output_ids", "prompt_tokens", "score",
+      "adjusted_score", "status", "target_calls", "drafted", "tested", "accepted", "truncated",
+      "seed"}
 
 
 def test_overwrite_replaces(generate, tmp_path):

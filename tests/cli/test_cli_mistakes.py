@@ -45,6 +45,17 @@ from specdec.cli.main import run
     ("--flagfile=/nowhere", "/nowhere"),
     ("--repeats=3", "--repeats belongs to --compare"),
     ("--compare_json=x", "--compare_json belongs to --compare"),
+    ("--min_decode_len=-1", "min_decode_len is -1"),
+    ("--repetition_penalty=0", "repetition_penalty is 0; expected a number above 0"),
+    ("--no_repeat_ngram_size=-2", "no_repeat_ngram_size is -2"),
+    ("--num_decodes=0", "num_decodes is 0"),
+    ("--forbidden_ids=a", "--forbidden_ids is 'a'; expected ids with commas between"),
+    ("--forbidden_ids=3:4", "(3:0:2 is id 3 at positions 0 and 1)"),
+    ("--forbidden_ids=3:4:4", "no range of positions"),
+    ("--eos_ids=1:0:2", "--eos_ids is '1:0:2'; expected ids with commas between, or none"),
+    ("--eos_ids=-1", "an entry of eos_ids is -1"),
+    ("--prompt_file=/nowhere", "cannot read --prompt_file /nowhere"),
+    ("--allowed_file=/nowhere", "cannot read --allowed_file /nowhere"),
 ])
 def test_bad_flag(mistake, flag, expected):
   assert expected in mistake("generate", flag, "A dog.")
@@ -57,9 +68,33 @@ def test_bad_flag(mistake, flag, expected):
     (["--gamma=0"], "--compare needs a gamma of 1 or more"),
     (["--repeats=0"], "repeats is 0"),
     (["--compare_json=-"], "expected the name of a file"),
+    (["--stream"], "--compare does not go with --stream"),
+    (["--trace"], "--compare does not go with --trace"),
 ])
 def test_bad_comparison(mistake, flags, expected):
   assert expected in mistake("generate", "--compare", *flags, "A dog.")
+
+
+@pytest.mark.parametrize("flag", ["--trace", "--output_file=x", "--batch_size=2",
+                                  "--num_decodes=2"])
+def test_streams_that_cannot_be(mistake, flag):
+  assert f"--stream does not go with {flag.partition('=')[0]}" in mistake(
+      "generate", "--stream", flag, "A dog.")
+
+
+def test_prompts_that_do_not_fit(memory_pair, mistake, tmp_path):
+  tiny = ("generate", "--pair=tiny", "--task=none")
+  assert "--prompt and --prompt_file are both given" in mistake(
+      *tiny, "--prompt=a", "--prompt_file=b", "A dog.")
+  path = tmp_path / "prompts.txt"
+  path.write_text("a\n" + "b" * 40 + "\n")
+  assert "text 2 has a prompt of" in mistake(*tiny, f"--prompt_file={path}", "A dog.", "A cat.")
+  assert "prompt has 2 entries for 1 inputs" in mistake(*tiny, f"--prompt_file={path}", "A dog.")
+  path.write_text("")
+  assert "is empty" in mistake(*tiny, f"--allowed_file={path}", "A dog.")
+  assert "min_decode_len is 13; expected an integer from 0 to max_decode_len, which is 12" in (
+      mistake(*tiny, "--min_decode_len=13", "A dog."))
+  assert "forbidden_ids holds 9999" in mistake(*tiny, "--forbidden_ids=9999", "A dog.")
 
 
 def test_flag_without_its_value(mistake):

@@ -79,16 +79,30 @@ def sequences(state: DecodeState) -> list[tuple[int, ...]]:
   return [tuple(row[1:n].tolist()) for row, n in zip(ids, length)]
 
 
-def fits(state: DecodeState, target, kinds, settings: Sampling, eos: int, max_len: int):
-  """Chi-square of each group of rows with equal source and settings, for `goodness.p_value`."""
+def fits(state: DecodeState, target, kinds, settings: Sampling, eos: int, max_len: int,
+         prompts=None, adjust=None):
+  """Chi-square of each group of rows with equal source and settings, for `goodness.p_value`.
+
+  Args:
+    state: ended.
+    target: weights.
+    kinds: int [B].
+    settings: of the rows.
+    eos: the id that ends a row.
+    max_len: tokens at most.
+    prompts: a tuple of ids per row.
+    adjust: see `markov.joint_law`; or a dictionary of these, by kind.
+  """
   columns = [np.asarray(x).tolist() for x in
              (kinds, settings.temperature, settings.top_k, settings.top_p)]
   groups: dict = {}
-  for group, sequence in zip(zip(*columns), sequences(state)):
+  prompts = prompts or [()] * len(kinds)
+  for group, sequence in zip(zip(*columns, prompts), sequences(state)):
     groups.setdefault(group, Counter())[sequence] += 1
   return [goodness.chi_square(counts, markov.joint_law(
-              markov.table(target, kind), temperature, k, p, eos, max_len))
-          for (kind, temperature, k, p), counts in groups.items()]
+              markov.table(target, kind), temperature, k, p, eos, max_len, prompt=prompt,
+              adjust=adjust[kind] if isinstance(adjust, dict) else adjust))
+          for (kind, temperature, k, p, prompt), counts in groups.items()]
 
 
 def assert_same(a, b):

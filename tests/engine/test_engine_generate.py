@@ -8,6 +8,7 @@ import pytest
 import specdec
 from specdec.core import loop
 from specdec.engine import generate as generate_lib
+from specdec.engine import job
 from specdec.testing import tiny
 
 # Lengths differ, but all fit into one bucket of 16.
@@ -22,7 +23,10 @@ def pair():
 def _same(a: specdec.Result, b: specdec.Result) -> None:
   """Equal but for rounding of the scores, which varies with the batch's shape."""
   np.testing.assert_allclose(a.scores, b.scores, rtol=1e-4, atol=1e-4)
-  unscored = lambda result: [dataclasses.replace(r, score=0.0) for r in result.records]
+  adjusted = [[r.adjusted_score for r in result.records] for result in (a, b)]
+  np.testing.assert_allclose(*adjusted, rtol=1e-4, atol=1e-4)
+  unscored = lambda result: [dataclasses.replace(r, score=0.0, adjusted_score=0.0)
+                             for r in result.records]
   assert unscored(a) == unscored(b)
 
 
@@ -37,7 +41,7 @@ def test_outputs_do_not_depend_on_the_batch_size(pair, temperature):
 def test_many_lengths_share_few_programs_and_keep_their_order(pair):
   texts = ["A boat. " * (i * 7 % 20) + "cat" for i in range(20)]
   lengths = [len(pair.vocabulary.encode(t)) for t in texts]
-  buckets = {generate_lib._power_of_two(min(n, 64), 16) for n in lengths}
+  buckets = {job.power_of_two(min(n, 64), 16) for n in lengths}
   assert len(buckets) == 3
   before = loop.run._cache_size()
   result = specdec.generate(pair, texts, task="")

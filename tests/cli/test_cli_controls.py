@@ -1,0 +1,88 @@
+"""`specdec generate` with controls, streams and traces."""
+
+import json
+import re
+
+import specdec
+from specdec.testing import tiny
+
+TEXTS = ("A small boat.", "The cat sleeps.")
+
+
+def _expected(**options) -> specdec.Result:
+  return specdec.generate(tiny.pair(), TEXTS, task="", **options)
+
+
+def test_controls_reach_the_library(generate, tmp_path):
+  prompts, allowed = tmp_path / "prompts.txt", tmp_path / "allowed.txt"
+  prompts.write_text("Die\n\n")
+  allowed.write_text("Ein Boot.\nthe\n")
+  hook = specdec.AllowedSequences.from_texts(tiny.pair().vocabulary, ["Ein Boot.", "the"])
+  for flags, options in (
+      (["--prompt=Die"], {"prompt": "Die"}),
+      ([f"--prompt_file={prompts}"], {"prompt": ["Die", ""]}),
+      (["--min_decode_len=9", "--forbidden_ids=5,7:0:3"],
+       {"min_decode_len": 9, "forbidden_ids": [5, (7, 0, 3)]}),
+      (["--repetition_penalty=3", "--no_repeat_ngram_size=2", "--eos_ids=none"],
+       {"repetition_penalty": 3.0, "no_repeat_ngram_size": 2, "eos_ids": ()}),
+      (["--eos_ids=1,9"], {"eos_ids": (1, 9)}),
+      ([f"--allowed_file={allowed}"], {"logits_fn": hook}),
+      (["--temperature=1", "--num_decodes=3", "--rescale_log_probs"],
+       {"temperature": 1.0, "num_decodes": 3, "rescale_log_probs": True}),
+  ):
+    code, out, _ = generate(*TEXTS, "--output_file=-", *flags)
+    assert code == 0
+    expected = [record.to_dict() for record in _expected(**options).records]
+    assert [json.loads(line) for line in out.splitlines()] == expected
+
+
+def test_a_stream_prints_the_same_text(generate):
+  code, out, err = generate(*TEXTS, "--stream", "--temperature=1")
+  assert code == 0
+  assert out.splitlines() == _expected(temperature=1.0).texts
+  assert err.startswith("2 outputs, ")
+
+
+def test_a_row_without_choice_is_warned_of(generate):
+  code, _, err = generate(*TEXTS, "--prompt=Die", "--allowed_file=" + __file__)
+  assert code == 0
+  assert "warning: 2 of 2 outputs: every id was forbidden" in err
+
+
+def test_a_trace_can_be_read_without_colour(generate):
+  code, out, _ = generate(*TEXTS, "--trace", "--temperature=1", "--seed=1")
+  assert code == 0 and "\x1b" not in out
+  records = _expected(trace=True, temperature=1.0, seed=1).records
+  lines = out.splitlines()
+  assert len(lines) == sum(len(r.trace) + 2 for r in records)
+  at = 0
+  for record in records:
+    assert lines[at].startswith(record.input)
+    for i, iteration in enumerate(record.trace, 1):
+      number, _, rest = lines[at + i].strip().partition(" ")
+      assert number == str(i)
+      assert rest.count("[-") == (iteration.rejected is not None)
+      assert rest.count("{+") == (iteration.next_id is not None)
+      assert rest.count("|") == 1
+    said = [re.sub(r"\[-.*?-\]|\{\+|\+\}|\|", "", line)[6:] for line in lines[at + 1:
+            at + 1 + len(record.trace)]]
+    assert said[-1].removesuffix("</s>").strip().startswith(record.output[:6].strip())
+    at += len(record.trace) + 2
+    assert lines[at - 1] == f"   => {record.output}"
+  assert "[-" in out and "{+" in out
+
+
+def test_a_trace_has_colours_on_a_terminal(generate, monkeypatch):
+  monkeypatch.setenv("FORCE_COLOR", "1")
+  _, out, _ = generate(*TEXTS, "--trace", "--temperature=1", "--seed=1")
+  assert "\x1b[32m" in out and "\x1b[9;31m" in out and "\x1b[34m" in out
+
+
+def test_a_trace_is_kept_as_data(generate, tmp_path):
+  path = tmp_path / "out.jsonl"
+  assert generate(*TEXTS, "--trace", f"--output_file={path}")[0] == 0
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  for record in records:
+    committed = [i for t in record["trace"] for i in (
+        *t["drafted"][:t["num_accepted"]], *([] if t["next_id"] is None else [t["next_id"]]))]
+    assert committed == record["output_ids"]
