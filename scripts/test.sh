@@ -16,4 +16,6 @@ install_into "$environment" ".[test]"
 # Without the checkout on the path, `specdec` is the installed package.
 export PYTHONSAFEPATH=1
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}" TF_CPP_MIN_LOG_LEVEL=2
-exec "$environment/bin/python" -m pytest -p no:cacheprovider --import-mode=importlib "$@"
+# A process per core; tests of one file share compiled programs, so they stay together.
+exec "$environment/bin/python" -m pytest -p no:cacheprovider --import-mode=importlib \
+  -n "${SPECDEC_TEST_PROCESSES:-2}" --dist loadfile "$@"

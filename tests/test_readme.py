@@ -15,8 +15,9 @@ COMMANDS = re.findall(r"^specdec (.+)$", README, re.MULTILINE)
 def test_python_snippets():
   snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
   assert snippets
+  names: dict = {}  # A later snippet goes on where the ones before it ended.
   for snippet in snippets:
-    exec(compile(snippet, "README.md", "exec"), {})
+    exec(compile(snippet, "README.md", "exec"), names)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -13,6 +13,7 @@ import enum
 
 import jax
 from jax import lax
+from jax.extend.random import threefry2x32_p
 import jax.numpy as jnp
 
 Array = jax.Array
@@ -58,32 +59,34 @@ def place(role: Role, offset: Array | int, level: int = 0) -> Array:
   return jnp.asarray(base, jnp.uint32) + jnp.asarray(offset, jnp.uint32)
 
 
-def uniforms(keys: Array, committed: Array, places: Array, num: int,
-             needed: Array | bool = True) -> Array:
-  """Uniform draws in [0, 1) for the given places of every row.
+def uniforms(keys: Array, committed: Array, places: Array, needed: Array | bool = True) -> Array:
+  """Two uniform draws in [0, 1) for each of the given places of every row.
 
-  One call for all places that are known together: each call adds the whole
-  generator to the program.
+  Threefry is a block cipher in counter mode (Salmon et al. 2011): under a row's key it
+  turns every counter, here (committed, place), into two words of their own. One
+  evaluation, then, where folding both numbers into keys and drawing from these would
+  take three; a generator is a large part of what XLA compiles.
 
   Args:
     keys: typed key array [B] from `row_keys`.
     committed: int32 [B], tokens committed when the iteration began.
     places: uint32 [N] from `place`.
-    num: draws per place.
     needed: bool scalar; False gives zeros without running the generator, which
       costs a small model on a CPU as much as a layer. Zeros decide a greedy batch
       as any noise would: its distributions are one-hot.
 
   Returns:
-    float32 [B, N, num].
+    float32 [B, N, 2], multiples of 2**-23.
   """
-  fold = jax.random.fold_in
+  shape = (keys.shape[0], places.shape[0])
 
   def generate() -> Array:
-    rows = jax.vmap(fold)(keys, committed.astype(jnp.uint32))
-    cells = jax.vmap(lambda key: jax.vmap(lambda code: fold(key, code))(places))(rows)
-    one = lambda key: jax.random.uniform(key, (num,), jnp.float32)
-    return jax.vmap(jax.vmap(one))(cells)
+    words = jax.random.key_data(keys)
+    spread = lambda x: jnp.broadcast_to(x, shape)
+    bits = threefry2x32_p.bind(
+        spread(words[:, :1]), spread(words[:, 1:]),
+        spread(committed.astype(jnp.uint32)[:, None]), spread(places.astype(jnp.uint32)))
+    # As many bits as keep the steps equal over all of [0, 1).
+    return (jnp.stack(bits, -1) >> 9).astype(jnp.float32) * jnp.float32(2.0**-23)
 
-  zeros = lambda: jnp.zeros((keys.shape[0], places.shape[0], num), jnp.float32)
-  return lax.cond(needed, generate, zeros)
+  return lax.cond(needed, generate, lambda: jnp.zeros((*shape, 2), jnp.float32))

@@ -57,7 +57,7 @@ def noise(row_keys: Array, committed: Array, gamma: int, level: int = 0,
       keys_lib.place(role.RESIDUAL, jnp.zeros(1), level),
       keys_lib.place(role.BONUS, jnp.zeros(1), level),
       keys_lib.place(role.ACCEPT, jnp.arange(gamma), level)])
-  drawn = keys_lib.uniforms(row_keys, committed, places, 2, needed)
+  drawn = keys_lib.uniforms(row_keys, committed, places, needed)
   return Noise(residual=drawn[:, 0], bonus=drawn[:, 1], accept=drawn[:, 2:, 0])
 
 

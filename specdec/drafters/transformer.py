@@ -82,7 +82,7 @@ class TransformerDrafter:
     state = self.scorer.rollback(state, context.length)
     noise = keys.uniforms(
         context.row_keys, context.length,
-        keys.place(keys.Role.DRAFT, jnp.arange(gamma), context.level), 2,
+        keys.place(keys.Role.DRAFT, jnp.arange(gamma), context.level),
         needed=~probs.is_greedy(context.rules.sampling).all())
     drafted = jnp.zeros((context.ids.shape[0], gamma), jnp.int32)
     token, drafted, q = self._draw(logits, context, drafted, 0, noise[:, 0])

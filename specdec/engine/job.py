@@ -208,7 +208,10 @@ def _prompt(pair: Pair, settings: Settings, prompt: Any, index: int) -> list[int
     # Without the EOS that ends every text.
     ids = pair.vocabulary.encode(prompt)[:-1] if prompt else []
   else:
-    row = np.asarray(prompt)
+    try:
+      row = np.asarray(prompt)
+    except ValueError:  # Lists of several lengths.
+      row = np.asarray("")
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
       raise InputError(index, f"has the prompt {prompt!r}; expected a text or a list of ids")
     ids = row.tolist()

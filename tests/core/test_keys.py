@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from specdec.core import keys
 
@@ -48,7 +49,7 @@ def _uniforms(examples, committed):
   places = jnp.concatenate([keys.place(role, jnp.arange(3), level)
                             for level in range(2) for role in keys.Role])
   return np.asarray(keys.uniforms(keys.row_keys(0, jnp.asarray(examples)),
-                                  jnp.asarray(committed), places, 2))
+                                  jnp.asarray(committed), places))
 
 
 def test_no_two_draws_share_noise():
@@ -57,6 +58,16 @@ def test_no_two_draws_share_noise():
   assert drawn.min() >= 0 and drawn.max() < 1
   # 2304 draws from a grid of 2**23 meet 0.3 times by chance; a shared stream, hundreds of times.
   assert len(np.unique(drawn)) > drawn.size - 5
+
+
+def test_draws_are_uniform_and_independent():
+  drawn = _uniforms(range(4096), np.arange(4096) % 7)
+  assert not (drawn * 2.0**23 % 1).any()
+  cells = drawn.reshape(4096, -1)
+  for column in (*cells.T[:8], cells.ravel()):
+    assert stats.kstest(column, "uniform").pvalue > 1e-4
+  correlation = np.corrcoef(cells.T)
+  assert np.abs(correlation - np.eye(len(correlation))).max() < 6 / 64
 
 
 def test_noise_does_not_depend_on_the_batch():

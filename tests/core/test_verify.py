@@ -141,7 +141,7 @@ def test_noise_comes_from_streams_of_their_own():
   row_keys = keys.row_keys(0, jnp.arange(64))
   drawn = [verify.noise(row_keys, jnp.full(64, n), 3, level) for n in (1, 2) for level in (0, 1)]
   drafted = [keys.uniforms(row_keys, jnp.full(64, n), keys.place(
-      keys.Role.DRAFT, jnp.arange(3), level), 2) for n in (1, 2) for level in (0, 1)]
+      keys.Role.DRAFT, jnp.arange(3), level)) for n in (1, 2) for level in (0, 1)]
   values = np.concatenate([np.ravel(x) for x in jax.tree.leaves((drawn, drafted))])
   # 3328 draws on a grid of 2**23 meet 0.7 times by chance.
   assert len(np.unique(values)) > len(values) - 6
