@@ -7,8 +7,8 @@ import setuptools
 README = pathlib.Path(__file__).parent / "README.md"
 
 TEST = [
-    "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4", "sacrebleu>=2.4", "ruff>=0.8",
-    "import-linter>=2",
+    "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
+    "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2",
 ]
 
 setuptools.setup(
