@@ -12,8 +12,8 @@ import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
 
+from specdec.engine import prompts as prompts_lib
 from specdec.engine.models import Pair
 from specdec.engine.models import id_rows
 from specdec.engine.settings import PER_ROW
@@ -108,7 +108,9 @@ def from_ids(pair: Pair, encoder_ids: Any, settings: dict[str, Any], prompt: Any
 
 def _job(pair: Pair, settings: Settings, texts: list[str], rows: list[list[int]], prompt: Any,
          options: dict[str, Any]) -> Job:
-  prompts = _prompts(pair, settings, prompt, len(rows))
+  prompts = prompts_lib.encode(prompt, len(rows), pair.vocabulary,
+                               pair.target.scorer.vocab_size, eos_ids(pair, settings),
+                               settings.max_decode_len)
   encoded = [_cut(row, i, pair, settings, p) for i, (row, p) in enumerate(zip(rows, prompts))]
   options["logits_fn"] = as_pytree(options.get("logits_fn"))
   return Job(pair, settings, texts, encoded, **options)
@@ -184,49 +186,6 @@ def _task_prefix(pair: Pair, task: str | None) -> str:
     listed = ", ".join(pair.tasks) or "none"
     raise SpecdecError(f"pair {pair.name!r} has no task {task!r}; it has: {listed}")
   return pair.tasks[task]
-
-
-def _prompts(pair: Pair, settings: Settings, prompt: Any, count: int) -> list[list[int]]:
-  """Ids of every input's prompt, checked."""
-  if prompt is None or isinstance(prompt, str):
-    prompt = [prompt or ""] * count
-  try:
-    prompts = list(prompt)
-  except TypeError:
-    raise SpecdecError(f"prompt is {type(prompt).__name__}; expected a text, or a text or ids "
-                       "per input") from None
-  if prompts and all(isinstance(p, int | np.integer) for p in prompts):
-    prompts = [prompts] * count
-  if len(prompts) != count:
-    raise SpecdecError(f"prompt has {len(prompts)} entries for {count} inputs; expected one "
-                       "text, or a text or ids per input")
-  return [_prompt(pair, settings, p, i) for i, p in enumerate(prompts)]
-
-
-def _prompt(pair: Pair, settings: Settings, prompt: Any, index: int) -> list[int]:
-  if isinstance(prompt, str):
-    # Without the EOS that ends every text.
-    ids = pair.vocabulary.encode(prompt)[:-1] if prompt else []
-  else:
-    try:
-      row = np.asarray(prompt)
-    except ValueError:  # Lists of several lengths.
-      row = np.asarray("")
-    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-      raise InputError(index, f"has the prompt {prompt!r}; expected a text or a list of ids")
-    ids = row.tolist()
-  width = pair.target.scorer.vocab_size
-  for i in ids:
-    if not 0 <= i < width:
-      raise InputError(index, f"has {i} in its prompt; expected ids from 0 to {width - 1}")
-    if i in eos_ids(pair, settings):
-      raise InputError(index, f"has the EOS id {i} in its prompt; a prompt is what the output "
-                       "begins with, so leave the EOS out")
-  limit = settings.max_decode_len
-  if len(ids) >= limit:
-    raise InputError(index, f"has a prompt of {len(ids)} tokens, which leaves none of "
-                     f"max_decode_len {limit}; shorten it or raise max_decode_len")
-  return ids
 
 
 def _cut(ids: list[int], index: int, pair: Pair, settings: Settings,
