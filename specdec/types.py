@@ -46,7 +46,8 @@ _STATUS_TEXT = {
     Status.EOS: "ended with an end-of-sequence id",
     Status.LENGTH: "stopped at the length limit; raise max_decode_len for more",
     Status.NAN: ("the target's logits were not finite; what was decoded before stands; "
-                 "check the weights and the dtype (float16 overflows in T5)"),
+                 "check the weights, the dtype (float16 overflows in T5) and the logits_fn, "
+                 "if there is one"),
     Status.UNUSED: "padding of an incomplete batch",
     Status.FORBIDDEN: ("every id was forbidden at the next position; what was decoded before "
                        "stands; loosen forbidden_ids, min_decode_len, no_repeat_ngram_size or "

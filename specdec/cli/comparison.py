@@ -69,7 +69,7 @@ def show(done: "Comparison") -> None:
 
 def _agreement(done: "Comparison") -> list[str]:
   """Whether both sides gave the same ids, which they must at temperature 0."""
-  count, differences = len(done.plain.result.records), done.differences
+  count, differences = len(done.plain.result.best), done.differences
   lines = [f"identical outputs: {count - len(differences)} of {count}"]
   lines += [f"  input {i + 1} differs from token {at + 1} on"
             for i, at in list(differences.items())[:_SHOWN]]

@@ -89,11 +89,11 @@ def make_flags() -> Flags:
   flags.whole("batch_size", 8, "inputs decoded together")
   flags.group("Input and output")
   flags.text("input_file", None, "FILE", "texts, UTF-8, one a line; - is standard input")
-  flags.text("output_file", None, "FILE", "write a line of JSON per input: texts, ids, score, "
+  flags.text("output_file", None, "FILE", "write a line of JSON per output: texts, ids, scores, "
              "status, counts; - is standard output")
   flags.switch("overwrite", "replace output files that exist")
   flags.switch("stream", "print text while it is decoded, one input after the other")
-  flags.switch("trace", "print what became of every draft, and keep it in --output_file")
+  flags.switch("trace", "print what became of every draft; with --output_file, keep it there")
   flags.group("Gin")
   flags.texts("gin_file", "FILE", "settings bound by a gin file, such as Settings.gamma = 7; "
               "may be given several times; typed flags win")
@@ -110,7 +110,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
   given = _settings(flags)
   inputs = inputs_lib.read(args, flags.input_file)
-  prompt = _prompt(flags)
+  prompt = _prompt(flags, len(inputs.texts))
   allowed = None
   if flags.allowed_file is not None:
     allowed = inputs_lib.read_lines("--allowed_file", flags.allowed_file)
@@ -128,8 +128,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
       task = None if flags.task is None else "" if flags.task == "none" else flags.task
       options = {"task": task, "prompt": prompt}
       if allowed is not None:
-        from specdec.engine.allowed import AllowedSequences
-        options["logits_fn"] = AllowedSequences.from_texts(pair.vocabulary, allowed)
+        options["logits_fn"] = _allowed(pair, allowed, flags.allowed_file, given)
       if flags.compare:
         from specdec.cli import comparison
         comparison.main(pair, inputs.texts, options | given, flags.repeats, measures_file)
@@ -164,7 +163,8 @@ def _settings(flags: Flags) -> dict[str, Any]:
     if flags.compare and "mode" in bound:
       raise SpecdecError("--compare does not go with Settings.mode in gin: it runs both modes")
     given.update((k, v) for k, v in bound.items() if k not in given or not flags.given(k))
-  Settings(**given)
+  # The pair may have a higher limit than the default.
+  Settings(**{"max_decode_len": 2**20, **given})
   if flags.compare:
     given.pop("mode")
     for name, why in (("mode", "it runs both modes"), ("stream", "it shows whole outputs"),
@@ -188,6 +188,9 @@ def _settings(flags: Flags) -> dict[str, Any]:
                       ("num_decodes", "the best sample is known at the end")):
       if flags.given(name):
         raise SpecdecError(f"--stream does not go with --{name}: {why}")
+    if given["num_decodes"] > 1:
+      raise SpecdecError("--stream does not go with Settings.num_decodes in gin: the best "
+                         "sample is known at the end")
   return given
 
 
@@ -206,12 +209,36 @@ def _ids(name: str, text: str) -> tuple[Any, ...]:
   return tuple(e[0] if len(e) == 1 else e for e in entries)
 
 
-def _prompt(flags: Flags) -> str | list[str] | None:
+def _allowed(pair: "Pair", lines: list[str], path: str, given: dict[str, Any]) -> Any:
+  """The hook that admits the lines of a file, each of which must be possible."""
+  from specdec.engine import job
+  from specdec.engine.allowed import AllowedSequences
+
+  settings = job.make_settings(pair, given)
+  if pair.vocabulary.eos_id not in job.eos_ids(pair, settings):
+    raise SpecdecError("--allowed_file ends its lines with the vocabulary's EOS id "
+                       f"{pair.vocabulary.eos_id}, which --eos_ids leaves out; add it")
+  for i, line in enumerate(lines):
+    count = len(pair.vocabulary.encode(line))
+    if count > settings.max_decode_len:
+      raise SpecdecError(f"line {i + 1} of {path} has {count} tokens, more than max_decode_len "
+                         f"{settings.max_decode_len}; shorten it or raise max_decode_len")
+  try:
+    return AllowedSequences.from_texts(pair.vocabulary, lines)
+  except InputError as error:
+    raise SpecdecError(f"line {error.index + 1} of {path}: {error.problem}") from error
+
+
+def _prompt(flags: Flags, count: int) -> str | list[str] | None:
   if flags.prompt_file is None:
     return flags.prompt
   if flags.prompt is not None:
     raise SpecdecError("--prompt and --prompt_file are both given; drop one")
-  return inputs_lib.read_lines("--prompt_file", flags.prompt_file)
+  prompts = inputs_lib.read_lines("--prompt_file", flags.prompt_file)
+  if len(prompts) != count:
+    raise SpecdecError(f"--prompt_file {flags.prompt_file} has {len(prompts)} lines for {count} "
+                       "inputs; expected one for each")
+  return prompts
 
 
 def _load(flags: Flags) -> "Pair":
@@ -229,8 +256,9 @@ def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
 
   totals = Totals()
   for piece in streaming.stream(pair, inputs.texts, **options, **{**given, "batch_size": 1}):
-    outputs.print_text(" ".join(piece.text.splitlines()) if piece.text.strip() else piece.text,
-                       end="\n" if piece.record else "")
+    # Line by line of output, whatever characters a text has.
+    text = "".join(" " if len(f"a{c}b".splitlines()) > 1 else c for c in piece.text)
+    outputs.print_text(text, end="\n" if piece.record else "")
     if piece.record:
       totals.add(piece.record)
   _report(totals, job.make_settings(pair, given), None)
@@ -269,6 +297,7 @@ def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
 class Totals:
   """Running counts, so that records need not be kept."""
 
+  inputs: int = 0
   outputs: int = 0
   tokens: int = 0
   target_calls: int = 0
@@ -285,7 +314,8 @@ class Totals:
     self.target_calls += record.target_calls
     self.tested += record.tested
     self.accepted += record.accepted
-    self.truncated += record.truncated
+    self.inputs += record.sample == 0
+    self.truncated += record.truncated and record.sample == 0
     self.at_limit += record.status == "length"
     self.nan += record.status == "nan"
     self.forbidden += record.status == "forbidden"
@@ -303,7 +333,7 @@ def _report(totals: Totals, settings: "Settings", file: outputs.OutputFile | Non
     line += f"; written to {file.path}"
   print(line, file=sys.stderr)
   if totals.truncated:
-    print(f"warning: {totals.truncated} of {totals.outputs} inputs had more than "
+    print(f"warning: {totals.truncated} of {totals.inputs} inputs had more than "
           f"{settings.max_source_len} tokens and were cut; --strict_length refuses them",
           file=sys.stderr)
   for count, status in ((totals.nan, Status.NAN), (totals.forbidden, Status.FORBIDDEN)):

@@ -81,6 +81,8 @@ def read_lines(flag: str, path: str) -> list[str]:
   except (OSError, ValueError) as error:
     reason = getattr(error, "strerror", None) or error
     raise SpecdecError(f"cannot read {flag} {path}: {reason}") from error
+  if not data.removeprefix(_BOM) and flag != "--input_file":
+    raise SpecdecError(f"{flag} {path} is empty; expected a text per line")
   return _lines(data, path)
 
 

@@ -39,7 +39,8 @@ def adjust(logits: Array, context: Context, drafted: Array, first: Array | int =
   the start id, the prompt and the tokens before the position, then zeros, and with
   lengths int32 [N], how many of these are in use. Each of the N entries is a position
   of some row: committed, drafted or still to be verified. It must be pure and return
-  logits of the same shape and dtype; -inf forbids.
+  logits of the same shape and dtype. -inf forbids a token; +inf and NaN are no logits and
+  end the row, so force a token by forbidding the others.
 
   Args:
     logits: float [B, N, V]; entry j is for the position after `first + j` drafted
@@ -71,8 +72,8 @@ def adjust(logits: Array, context: Context, drafted: Array, first: Array | int =
   if controls.logits_fn is None:
     return logits
   flat = lambda x: x.reshape((-1, *x.shape[2:]))
-  out = controls.logits_fn(flat(logits), flat(_histories(context, drafted, length)), flat(length))
-  return _checked(out, flat(logits), controls.logits_fn).reshape(logits.shape)
+  return call(controls.logits_fn, flat(logits), flat(_histories(context, drafted, length)),
+              flat(length)).reshape(logits.shape)
 
 
 def _active(limits: Limits, controls: Controls) -> Array:
@@ -119,7 +120,8 @@ def _forbid_ngrams(logits: Array, ids: Array, length: Array, size: Array) -> Arr
     return match & (same | (k >= size))
 
   match = (slot > 0) & (slot < length) & (size > 0)
-  match = lax.fori_loop(1, size.max(), one_back, jnp.broadcast_to(match, ids.shape))
+  match = lax.fori_loop(1, jnp.minimum(size.max(), ids.shape[-1]), one_back,
+                        jnp.broadcast_to(match, ids.shape))
   return jnp.where(_mark(ids, match, logits.shape[-1]), -jnp.inf, logits)
 
 
@@ -135,13 +137,15 @@ def _forbid_ids(logits: Array, position: Array, limits: Limits, controls: Contro
   return jnp.where(mask, -jnp.inf, logits)
 
 
-def _checked(out: Any, logits: Array, logits_fn: Any) -> Array:
-  """Refuses what a hook must not return; runs while the program is traced."""
+def call(logits_fn: Any, logits: Array, ids: Array, lengths: Array) -> Array:
+  """Calls a hook and refuses what it must not return, while the program is traced."""
+  out = logits_fn(logits, ids, lengths)
+  name = getattr(getattr(logits_fn, "func", None), "__name__", type(logits_fn).__name__)
   expected = f"float32 of shape {logits.shape}, as its first argument"
   if not isinstance(out, jax.Array):
-    raise SpecdecError(f"logits_fn {type(logits_fn).__name__} returned "
+    raise SpecdecError(f"logits_fn {name} returned "
                        f"{type(out).__name__}; expected {expected}")
   if out.shape != logits.shape or out.dtype != logits.dtype:
-    raise SpecdecError(f"logits_fn {type(logits_fn).__name__} returned {out.dtype} of shape "
+    raise SpecdecError(f"logits_fn {name} returned {out.dtype} of shape "
                        f"{out.shape}; expected {expected}")
   return out

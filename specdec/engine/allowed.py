@@ -7,6 +7,7 @@ function of the tokens so far, so that drafts which are rejected leave no trace.
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Any
 
 import flax.struct
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.data.vocabulary import Vocabulary
+from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
 Array = jax.Array
@@ -44,12 +46,11 @@ class AllowedSequences:
     """The trie of sequences of ids, each with the EOS that ends it.
 
     Raises:
-      SpecdecError: there is none, or one is empty.
+      SpecdecError: there is none, or one is empty or holds something else than ids.
     """
-    level = sorted({tuple(map(int, s)) for s in sequences})
-    if not level or not level[0]:
-      raise SpecdecError("the allowed sequences are none, or one of them is empty; expected "
-                         "ids that end in the EOS id")
+    level = sorted({_checked(i, s) for i, s in enumerate(sequences)})
+    if not level:
+      raise SpecdecError("there are no allowed sequences; expected one or more")
     token, begin, count = [-1], [0], [0]
     # (node, first and last sequence under it), of one depth; sequences are sorted, so
     # those that share a prefix stand together.
@@ -81,13 +82,18 @@ class AllowedSequences:
   def from_texts(cls, vocabulary: Vocabulary, texts: Iterable[str]) -> "AllowedSequences":
     """The trie of texts as the vocabulary writes them, each ended by its EOS.
 
+    Raises:
+      SpecdecError: there is none, or the vocabulary cannot write one of them.
+
     >>> import specdec
     >>> pair = specdec.load_pair("demo")
     >>> hook = specdec.AllowedSequences.from_texts(pair.vocabulary, ["Ein Hund.", "Ein Kind."])
     >>> specdec.generate(pair, "A dog.", logits_fn=hook).texts
     ['Ein Hund.']
     """
-    return cls.from_ids(vocabulary.encode(text) for text in texts)
+    if isinstance(texts, str):
+      raise SpecdecError("the allowed texts are one text; expected a list of texts")
+    return cls.from_ids([_encoded(vocabulary, i, text) for i, text in enumerate(texts)])
 
   def __call__(self, logits: Array, ids: Array, lengths: Array) -> Array:
     """Forbids every token that does not lead on; see `core.controls.adjust`."""
@@ -117,6 +123,29 @@ class AllowedSequences:
     allowed = jnp.zeros(logits.shape, bool).at[
         jnp.arange(logits.shape[0])[:, None], chosen].set(True, mode="drop")
     return jnp.where(allowed, logits, -jnp.inf)
+
+
+def _checked(index: int, sequence: Any) -> tuple[int, ...]:
+  try:
+    row = np.asarray(sequence)
+  except ValueError:
+    row = np.asarray("")
+  if row.ndim != 1 or not row.size or row.dtype.kind not in "iu" or row.min() < 0 \
+      or row.max() >= 2**31:
+    raise InputError(index, f"of the allowed sequences is {sequence!r}; expected ids that end "
+                     "in the EOS id")
+  return tuple(row.tolist())
+
+
+def _encoded(vocabulary: Vocabulary, index: int, text: Any) -> list[int]:
+  if not isinstance(text, str) or not text.strip():
+    raise InputError(index, f"of the allowed texts is {text!r}; expected a text")
+  ids = vocabulary.encode(text)
+  # Letters without a piece would all be the same.
+  if vocabulary.decode(ids).split() != text.split():
+    raise InputError(index, f"of the allowed texts is {text!r}, which the vocabulary writes as "
+                     f"{vocabulary.decode(ids)!r}; expected a text that it can write")
+  return ids
 
 
 def _power_of_two(value: int) -> int:

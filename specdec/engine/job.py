@@ -9,10 +9,13 @@ none of them.
 from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
+import inspect
 from typing import Any
 
 import jax
+import numpy as np
 
+from specdec.core import controls
 from specdec.engine import prompts as prompts_lib
 from specdec.engine.models import Pair
 from specdec.engine.models import id_rows
@@ -113,18 +116,19 @@ def _job(pair: Pair, settings: Settings, texts: list[str], rows: list[list[int]]
                                settings.max_decode_len)
   encoded = [_cut(row, i, pair, settings, p) for i, (row, p) in enumerate(zip(rows, prompts))]
   options["logits_fn"] = as_pytree(options.get("logits_fn"))
+  if options["logits_fn"] is not None:
+    _try(options["logits_fn"], pair.target.scorer.vocab_size)
   return Job(pair, settings, texts, encoded, **options)
 
 
 def as_pytree(logits_fn: Any) -> Any:
   """A hook in the form that compiled programs take: a callable whose arrays are leaves.
 
-  Pytrees (a `flax.struct.dataclass`, say) are that already. Any other callable becomes
-  a static argument, compared by equality: a module's function or a frozen dataclass
-  compiles once, a closure that is made anew compiles anew.
+  Pytrees (a `flax.struct.dataclass`, say) are that already. A function without captured
+  variables and a frozen dataclass become static arguments, compared by equality.
 
   Raises:
-    SpecdecError: it is not callable, or neither a pytree nor hashable.
+    SpecdecError: it is something else.
   """
   if logits_fn is None:
     return None
@@ -132,13 +136,31 @@ def as_pytree(logits_fn: Any) -> Any:
     raise SpecdecError(f"logits_fn is {type(logits_fn).__name__}; expected a callable "
                        "(logits, ids, lengths) -> logits")
   if not jax.tree_util.all_leaves([logits_fn]):
+    for leaf in jax.tree.leaves(logits_fn):
+      if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
+        raise SpecdecError(f"logits_fn {type(logits_fn).__name__} holds {type(leaf).__name__}; "
+                           "expected arrays, and other fields marked as no pytree nodes")
     return logits_fn
+  function = inspect.isfunction(logits_fn) and not logits_fn.__closure__
+  frozen = (dataclasses.is_dataclass(logits_fn) and not isinstance(logits_fn, type)
+            and logits_fn.__dataclass_params__.frozen)
+  if not function and not frozen:
+    # What is compared by identity may change behind a program that was compiled with it.
+    raise SpecdecError(f"logits_fn {getattr(logits_fn, '__name__', type(logits_fn).__name__)} "
+                       "is neither a function of its arguments alone nor a frozen dataclass; "
+                       "make it a flax.struct.dataclass with what it needs as fields")
   try:
     hash(logits_fn)
   except TypeError:
     raise SpecdecError(f"logits_fn {type(logits_fn).__name__} cannot be hashed; make it a "
                        "flax.struct.dataclass, whose arrays are arguments") from None
   return jax.tree_util.Partial(logits_fn)
+
+
+def _try(logits_fn: Any, width: int) -> None:
+  """Traces the hook once on its own, so that its mistakes are told at once."""
+  of = lambda dtype, *shape: jax.ShapeDtypeStruct((2, *shape), dtype)
+  jax.eval_shape(controls.call, logits_fn, of(np.float32, width), of(np.int32, 8), of(np.int32))
 
 
 def _as_texts(texts: str | Iterable[str]) -> list[str]:

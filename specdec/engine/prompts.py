@@ -16,7 +16,8 @@ def encode(prompt: Any, count: int, vocabulary: Vocabulary, width: int, eos_ids:
   """Ids of every input's prompt.
 
   Args:
-    prompt: text or ids for all inputs, a list with one of these per input, or None.
+    prompt: text or ids for all inputs, a list with one of these per input, or None;
+      zeros at the end of ids are padding.
     count: inputs.
     vocabulary: for texts; the EOS it ends them with is left out.
     width: ids must be below it.
@@ -26,9 +27,12 @@ def encode(prompt: Any, count: int, vocabulary: Vocabulary, width: int, eos_ids:
   Raises:
     SpecdecError: there are not as many prompts as inputs, or one does not fit.
   """
-  if prompt is None or isinstance(prompt, str):
+  if prompt is None or isinstance(prompt, str) or (not hasattr(prompt, "shape") and not prompt):
     prompt = [prompt or ""] * count
   try:
+    if isinstance(prompt, bytes | dict):
+      raise TypeError
+    prompt = np.asarray(prompt) if hasattr(prompt, "shape") else prompt
     prompts = list(prompt)
   except TypeError:
     raise SpecdecError(f"prompt is {type(prompt).__name__}; expected a text, or a text or ids "
@@ -47,13 +51,15 @@ def encode(prompt: Any, count: int, vocabulary: Vocabulary, width: int, eos_ids:
 
 
 def _ids(prompt: Any, index: int) -> list[int]:
+  if prompt is None:
+    return []
   try:
     row = np.asarray(prompt)
   except ValueError:  # Lists of several lengths.
     row = np.asarray("")
   if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
     raise InputError(index, f"has the prompt {prompt!r}; expected a text or a list of ids")
-  return row.tolist()
+  return np.trim_zeros(row, "b").tolist()
 
 
 def _check(ids: list[int], index: int, width: int, eos_ids: Sequence[int], limit: int) -> None:

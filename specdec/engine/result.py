@@ -111,7 +111,7 @@ class Result:
     out = np.zeros((len(self.records), width), np.int32)
     for row, record in zip(out, self.records):
       row[:len(record.output_ids)] = record.output_ids
-    return out.reshape((-1, copies, width))
+    return out.reshape((len(self.records) // copies, copies, width))
 
   @property
   def decode_scores(self) -> np.ndarray:
@@ -121,7 +121,8 @@ class Result:
     """
     adjusted = self.settings.rescale_log_probs
     scores = [r.adjusted_score if adjusted else r.score for r in self.records]
-    return np.asarray(scores, np.float32).reshape((-1, self.settings.num_decodes))
+    copies = self.settings.num_decodes
+    return np.asarray(scores, np.float32).reshape((len(scores) // copies, copies))
 
   @property
   def tokens(self) -> int:

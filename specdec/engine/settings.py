@@ -36,7 +36,7 @@ class Settings:
       already, and multiplies the negative ones; 1 is off. Likewise.
     no_repeat_ngram_size: no n-gram of this size occurs twice in an output; 0 is off.
       Likewise.
-    forbidden_ids: ids that no output may hold; a triple (id, begin, end) forbids the id
+    forbidden_ids: ids that are never generated; a triple (id, begin, end) forbids the id
       at positions from `begin` up to, not including, `end`. Positions count from 0,
       the prompt's included.
     num_decodes: samples per input.
@@ -82,11 +82,12 @@ class Settings:
     each("temperature", self.temperature, float, lambda t: 0 <= t <= _MAX_TEMPERATURE,
          "a finite number from 0 (greedy) up")
     each("top_k", self.top_k, int, lambda k: 0 <= k < 2**31, "an integer from 0 (off) up")
-    each("top_p", self.top_p, float, lambda p: 0 <= p <= 1, "a number from 0 (off) to 1")
+    each("top_p", self.top_p, float, lambda p: p == 0 or 1e-30 <= p <= 1,
+         "a number from 0 (off) to 1")
     each("min_decode_len", self.min_decode_len, int, lambda n: 0 <= n <= self.max_decode_len,
          f"an integer from 0 to max_decode_len, which is {self.max_decode_len}")
-    each("repetition_penalty", self.repetition_penalty, float, lambda r: 0 < r <= 1e6,
-         "a number above 0, 1 for none")
+    each("repetition_penalty", self.repetition_penalty, float, lambda r: 1e-6 <= r <= 1e6,
+         "a number from 1e-6 to 1e6, 1 for none")
     each("no_repeat_ngram_size", self.no_repeat_ngram_size, int, lambda n: 0 <= n <= 1024,
          "an integer from 0 (off) to 1024")
     whole("num_decodes", self.num_decodes, 1, 4096)
@@ -126,7 +127,8 @@ class Settings:
 
 
 def _listed(name: str, value: Any) -> Sequence[Any]:
-  if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+  if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str) or (
+      not np.ndim(value) and isinstance(value, np.ndarray)):
     raise SpecdecError(f"{name} is {value!r}; expected a list of ids, () for none")
   return value
 
@@ -144,7 +146,7 @@ def _check_forbidden(entry: Any) -> None:
 
 def _plain(value: Any) -> Any:
   """Numbers and (nested) sequences of numbers as Python numbers and tuples."""
-  if isinstance(value, np.ndarray | np.generic):
+  if hasattr(value, "tolist"):  # Arrays and scalars of NumPy and jax.
     value = value.tolist()
   return tuple(map(_plain, value)) if isinstance(value, Sequence) else value
 

@@ -43,8 +43,10 @@ def test_a_stream_prints_the_same_text(generate):
   assert err.startswith("2 outputs, ")
 
 
-def test_a_row_without_choice_is_warned_of(generate):
-  code, _, err = generate(*TEXTS, "--prompt=Die", "--allowed_file=" + __file__)
+def test_a_row_without_choice_is_warned_of(generate, tmp_path):
+  path = tmp_path / "allowed.txt"
+  path.write_text("Ein Boot.\n")
+  code, _, err = generate(*TEXTS, "--prompt=Die", f"--allowed_file={path}")
   assert code == 0
   assert "warning: 2 of 2 outputs: every id was forbidden" in err
 

@@ -46,7 +46,7 @@ from specdec.cli.main import run
     ("--repeats=3", "--repeats belongs to --compare"),
     ("--compare_json=x", "--compare_json belongs to --compare"),
     ("--min_decode_len=-1", "min_decode_len is -1"),
-    ("--repetition_penalty=0", "repetition_penalty is 0; expected a number above 0"),
+    ("--repetition_penalty=0", "repetition_penalty is 0; expected a number from 1e-6"),
     ("--no_repeat_ngram_size=-2", "no_repeat_ngram_size is -2"),
     ("--num_decodes=0", "num_decodes is 0"),
     ("--forbidden_ids=a", "--forbidden_ids is 'a'; expected ids with commas between"),
@@ -89,9 +89,18 @@ def test_prompts_that_do_not_fit(memory_pair, mistake, tmp_path):
   path = tmp_path / "prompts.txt"
   path.write_text("a\n" + "b" * 40 + "\n")
   assert "text 2 has a prompt of" in mistake(*tiny, f"--prompt_file={path}", "A dog.", "A cat.")
-  assert "prompt has 2 entries for 1 inputs" in mistake(*tiny, f"--prompt_file={path}", "A dog.")
+  assert f"--prompt_file {path} has 2 lines for 1 inputs" in mistake(
+      *tiny, f"--prompt_file={path}", "A dog.")
   path.write_text("")
-  assert "is empty" in mistake(*tiny, f"--allowed_file={path}", "A dog.")
+  assert f"--allowed_file {path} is empty" in mistake(*tiny, f"--allowed_file={path}", "A dog.")
+  for text, told in (("Ein\n\n", f"line 2 of {path}: of the allowed texts is ''"),
+                     ("Ein\n" + "b" * 40, f"line 2 of {path} has 41 tokens"),
+                     ("日本", "which the vocabulary writes as")):
+    path.write_text(text, encoding="utf-8")
+    assert told in mistake(*tiny, f"--allowed_file={path}", "A dog.")
+  assert "--eos_ids leaves out" in mistake(*tiny, f"--allowed_file={path}", "--eos_ids=9", "A dog.")
+  assert "Settings.num_decodes in gin" in mistake(
+      *tiny, "--stream", "--gin_bindings=Settings.num_decodes = 2", "A dog.")
   assert "min_decode_len is 13; expected an integer from 0 to max_decode_len, which is 12" in (
       mistake(*tiny, "--min_decode_len=13", "A dog."))
   assert "forbidden_ids holds 9999" in mistake(*tiny, "--forbidden_ids=9999", "A dog.")

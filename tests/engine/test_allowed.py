@@ -95,10 +95,23 @@ def test_outputs_are_allowed_texts():
   assert loop.run._cache_size() == compiled
 
 
-@pytest.mark.parametrize("sequences", [[], [[]], [[3, 1], []]])
-def test_empty_sets_are_refused(sequences):
-  with pytest.raises(specdec.SpecdecError, match="allowed sequences are none"):
+@pytest.mark.parametrize("sequences, told", [
+    ([], "there are no allowed sequences"), ([[3, 1], []], "input 1 of the allowed sequences"),
+    ([3, 1], "input 0 of the"), ("abc", "input 0 of the"), ([[1.5, 1]], "input 0 of the"),
+    ([[-1, 1]], "input 0 of the"), ([[2**40]], "input 0 of the"), ([[[1], [2, 3]]], "input 0 of"),
+])
+def test_what_are_no_sequences_is_refused(sequences, told):
+  with pytest.raises(specdec.SpecdecError, match=told):
     specdec.AllowedSequences.from_ids(sequences)
+
+
+@pytest.mark.parametrize("texts, told", [
+    ("Ein", "one text; expected a list"), ([], "no allowed sequences"), ([1], "input 0 of the"),
+    (["a", " "], "input 1 of the allowed texts"), (["a", "日本"], "which the vocabulary writes as"),
+])
+def test_texts_that_cannot_be_written_are_refused(texts, told):
+  with pytest.raises(specdec.SpecdecError, match=told):
+    specdec.AllowedSequences.from_texts(tiny.pair().vocabulary, texts)
 
 
 def test_is_a_pytree_of_arrays():

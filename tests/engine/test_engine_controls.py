@@ -40,6 +40,10 @@ def test_an_output_begins_with_its_prompt(pair):
   assert _both(pair, prompt="Die").texts[3] == result.texts[3]
   ids = pair.vocabulary.encode("Die")[:-1]
   assert _both(pair, prompt=ids).ids == _both(pair, prompt=[ids] * 4).ids
+  padded = np.array([[*p, 0, 0] for p in ([5, 6], [7, 8], [9, 9], [5, 5])])
+  for given in (padded, jnp.asarray(padded)):
+    assert _both(pair, prompt=given).ids == _both(pair, prompt=padded[:, :2].tolist()).ids
+  assert _both(pair, prompt=[None] * 4).ids == _both(pair, prompt=[]).ids == _both(pair).ids
   by_ids = specdec.generate_ids(pair, [pair.vocabulary.encode(t) for t in TEXTS], prompt=prompts)
   assert by_ids.ids == result.ids
 
@@ -52,11 +56,12 @@ def test_a_prompt_can_fill_all_but_one_token(pair):
 
 @pytest.mark.parametrize("prompt, told", [
     (["a", "b"], "prompt has 2 entries for 4 inputs"), (3, "prompt is int"),
+    (b"ab", "prompt is bytes"), ({"a": 1}, "prompt is dict"),
     ([[5], [5], [5], [5, 1]], "input 3 has the EOS id 1 in its prompt"),
     ([[5], [9999], [5], [5]], "input 1 has 9999 in its prompt"),
     ([[5], [5], [-1], [5]], "input 2 has -1 in its prompt"),
     ([[5], [[5], [5, 6]], [5], [5]], "input 1 has the prompt"),
-    ([[5], None, [5], [5]], "input 1 has the prompt None"),
+    ([[5], {5}, [5], [5]], "input 1 has the prompt {5}"),
     ([[5], [5] * 12, [5], [5]], "input 1 has a prompt of 12 tokens, which leaves none of "
      "max_decode_len 12"),
 ])
@@ -85,12 +90,35 @@ def test_controls_do_what_they_say(pair):
   assert set(_both(pair, eos_ids=()).statuses) == {"length"}
 
 
+class Mutable:
+  """A hook that could change behind a compiled program."""
+
+  def __call__(self, logits, ids, lengths):
+    return logits
+
+
+def test_mistakes_of_a_hook_are_told_by_the_call_itself(pair):
+  for call in (specdec.stream, specdec.iterate):
+    with pytest.raises(specdec.SpecdecError, match="returned NoneType"):
+      call(pair, TEXTS, logits_fn=lambda x, ids, lengths: None)
+
+
+def test_results_without_anything_have_their_shapes(pair):
+  assert specdec.generate(pair, [], num_decodes=2).decodes.shape == (0, 2, 0)
+  assert specdec.generate(pair, []).decode_scores.shape == (0, 1)
+  width = pair.target.scorer.vocab_size
+  nothing = specdec.generate(pair, TEXTS, task="", forbidden_ids=list(range(width)))
+  assert nothing.decodes.shape == (4, 1, 0) and set(nothing.statuses) == {"forbidden"}
+
+
 def test_contradictory_controls_are_refused_or_told(pair):
   for options, told in (
       ({"min_decode_len": 13}, "min_decode_len is 13; expected an integer from 0 to max"),
       ({"min_decode_len": [0, 1, 2, 99]}, "min_decode_len is 99"),
       ({"min_decode_len": [1, 2]}, "min_decode_len has 2 values for 4 inputs"),
-      ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+      ({"repetition_penalty": 0}, "repetition_penalty is 0"), ({"top_p": 1e-40}, "top_p is 1e-40"),
+      ({"eos_ids": np.array(5)}, "eos_ids is"),
+      ({"forbidden_ids": np.array(5)}, "forbidden_ids is"),
       ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size is -1"),
       ({"no_repeat_ngram_size": 1.5}, "no_repeat_ngram_size is 1.5"),
       ({"forbidden_ids": 3}, "forbidden_ids is 3"), ({"forbidden_ids": ["a"]}, "id of forbidden"),
@@ -100,7 +128,11 @@ def test_contradictory_controls_are_refused_or_told(pair):
       ({"eos_ids": [9999]}, "eos_ids holds 9999"), ({"num_decodes": 0}, "num_decodes is 0"),
       ({"rescale_log_probs": 1}, "rescale_log_probs is 1; expected True or False"),
       ({"logits_fn": 3}, "logits_fn is int; expected a callable"),
-      ({"logits_fn": lambda x, ids, lengths: x[:, 1:]}, "returned float32 of shape"),
+      ({"logits_fn": lambda x, ids, lengths: x[:, 1:]}, "logits_fn <lambda> returned float32 of"),
+      ({"logits_fn": lambda x, ids, lengths: x + pair.max_decode_len}, "<lambda> is neither a"),
+      ({"logits_fn": Mutable()}, "Mutable is neither a function"),
+      ({"logits_fn": FavourOne}, "FavourOne is neither a function"),
+      ({"logits_fn": jax.tree_util.Partial(max, "x")}, "logits_fn Partial holds str"),
   ):
     with pytest.raises(specdec.SpecdecError, match=told):
       specdec.generate(pair, TEXTS, **options)
