@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 from typing import Any
 
+from specdec.version import __version__
+
 if TYPE_CHECKING:
   from specdec.engine.allowed import AllowedSequences
   from specdec.engine.generate import generate
@@ -29,9 +31,8 @@ if TYPE_CHECKING:
   from specdec.errors import SpecdecError
   from specdec.types import Status
 
-__version__ = "0.1.0"
-
 __all__ = [
+    "__version__",
     "AllowedSequences", "Iteration", "Model", "Pair", "Piece", "Record", "Result", "Settings",
     "SpecdecError", "Status", "generate", "generate_ids", "iterate", "load_model", "load_pair",
     "pair_names", "stream",

@@ -9,7 +9,7 @@ from specdec.models.t5.config import T5Config
 V1_1 = T5Config(vocab_size=50, emb_dim=24, num_heads=3, head_dim=7, mlp_dim=20,
                 num_encoder_layers=2, num_decoder_layers=3)
 V1_0 = V1_1.replace(mlp_activations=("relu",), logits_via_embedding=True)
-CONFIGS = {"v1.1": V1_1, "v1.0": V1_0}
+CONFIGS = {"v1.1": V1_1, "v1.0": V1_0, "umt5": V1_1.replace(relpos_per_layer=True)}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
