@@ -72,7 +72,7 @@ def save(path: str | pathlib.Path, bundle: Bundle, dtype: str | None = None,
     bundle: what to write.
     dtype: dtype of the matrices on disk, or None to keep theirs. Norm scales and
       position biases are always float32.
-    progress: called with the name of each array that is written.
+    progress: called with the name and the bytes of each array that is written.
 
   Returns:
     Checksums of the arrays by name, for whoever reads them back.

@@ -5,6 +5,7 @@ A folder with `config.json`, the weights in `model.safetensors`, in shards named
 vocabulary: `spiece.model`, `tokenizer.json`, or none for byT5.
 """
 
+import importlib
 import json
 import pathlib
 from typing import Any
@@ -122,7 +123,7 @@ def _shards(folder: pathlib.Path, name: str,
 
 
 def _open_safetensors(file: pathlib.Path) -> dict[str, ArrayRef]:
-  safe_open = _safetensors().safe_open
+  safe_open = safetensors().safe_open
   arrays: dict[str, ArrayRef] = {}
   with told(str(file), "safetensors"), safe_open(str(file), framework="np") as opened:
     for key in opened.keys():
@@ -141,10 +142,14 @@ def _open_safetensors(file: pathlib.Path) -> dict[str, ArrayRef]:
   return arrays
 
 
-def _safetensors() -> Any:
+def safetensors(part: str = "") -> Any:
+  """The safetensors library, or a part of it.
+
+  Raises:
+    SpecdecError: it is not installed.
+  """
   try:
-    import safetensors
+    return importlib.import_module(f"safetensors.{part}" if part else "safetensors")
   except ImportError as error:
     raise SpecdecError("Hugging Face checkpoints need the safetensors library; "
                        "pip install 'specdec-jax[hf]'") from error
-  return safetensors

@@ -14,8 +14,8 @@ import numpy as np
 
 from specdec.checkpoints.checkpoint import ArrayRef
 
-# Called with the name of each array when it is done.
-Progress = Callable[[str], None]
+# Called with the name of each array that is done, and its bytes.
+Progress = Callable[[str, int], None]
 
 
 def checksum(values: np.ndarray) -> int:
@@ -39,9 +39,9 @@ class Reading:
     self.checksums[name] = checksum(values)
     return values
 
-  def done(self, name: str) -> None:
+  def done(self, name: str, array: ArrayRef) -> None:
     if self._progress:
-      self._progress(name)
+      self._progress(name, array.nbytes)
 
 
 def in_file_order(arrays: dict[str, ArrayRef]) -> list[tuple[str, ArrayRef]]:
@@ -60,6 +60,7 @@ def save_with_orbax(folder: pathlib.Path, tree: dict[str, Any], reading: Reading
     tree: nested dictionaries.
     reading: reads each array once.
   """
+  import jax
   import orbax.checkpoint as ocp
   from orbax.checkpoint import type_handlers
 
@@ -75,12 +76,13 @@ def save_with_orbax(folder: pathlib.Path, tree: dict[str, Any], reading: Reading
         values = reading.read(name, array)
         for written in await super().serialize([values], [info], [arg]):
           written.result()
-        reading.done(name)
+        reading.done(name, array)
       return []
 
   # Nobody changes what was just read: no copy is needed for safety.
+  # Orbax misses a handler of device arrays, of which there are none, with a warning.
   registry = type_handlers.create_type_handler_registry(
-      (ArrayRef, Handler(deepcopy_host_arrays=False)))
+      (ArrayRef, Handler(deepcopy_host_arrays=False)), (jax.Array, type_handlers.ArrayHandler()))
   handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
   with ocp.Checkpointer(handler) as checkpointer:
     checkpointer.save(folder, args=ocp.args.PyTreeSave(tree))

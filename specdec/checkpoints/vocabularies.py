@@ -62,6 +62,23 @@ def pieces(content: bytes) -> int:
     return 0
 
 
+def write(folder: pathlib.Path, vocabulary: VocabularyFile | None) -> None:
+  """Writes a vocabulary under the names that Hugging Face gives it; T5X takes any."""
+  if vocabulary is None:
+    return
+  settings: dict[str, Any] = {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>",
+                              "unk_token": "<unk>", "pad_token": "<pad>"}
+  if vocabulary.kind == "bytes":
+    settings["tokenizer_class"] = "ByT5Tokenizer"
+  elif vocabulary.kind == "sentencepiece":
+    (folder / _SENTENCEPIECE[0]).write_bytes(vocabulary.content)
+    settings["extra_ids"] = vocabulary.extra_ids
+  else:
+    (folder / _TOKENIZER).write_bytes(vocabulary.content)
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n",
+                                                encoding="utf-8")
+
+
 def given(value: str, width: int) -> VocabularyFile:
   """The vocabulary that a user names: a file, a folder with one, or `bytes`.
 

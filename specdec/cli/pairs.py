@@ -6,6 +6,7 @@ from specdec.cli.flags import Flags
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
+  from specdec.data.base import BaseVocabulary
   from specdec.engine.models import Pair
 
 
@@ -51,3 +52,16 @@ def load(flags: Flags, dtype: str | None) -> "Pair":
     return models.load_pair(flags.pair, dtype)
   return models.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
                           vocabulary=flags.vocab)
+
+
+def vocabulary(flags: Flags) -> "BaseVocabulary":
+  """The vocabulary of the pair that the flags name; no weights are read.
+
+  Raises:
+    SpecdecError: a model cannot be looked at, or the two have different pieces.
+  """
+  from specdec.engine import models
+
+  check(flags)
+  return models.pair_vocabulary(flags.pair, target=flags.target, drafter=flags.drafter,
+                                vocabulary=flags.vocab)

@@ -170,15 +170,8 @@ class Pair:
   max_decode_len: int = 128
 
   def __post_init__(self):
-    ours, theirs = self.target.vocabulary, self.drafter.vocabulary
-    # Pieces count, not widths: padding and sentinels come and go with the same pieces.
-    difference = ours.difference(theirs)
-    if difference:
-      raise SpecdecError(
-          f"target {self.target.name} and drafter {self.drafter.name} have different "
-          f"vocabularies ({len(ours)} pieces, fingerprint {ours.fingerprint[:12]}, against "
-          f"{len(theirs)} pieces, fingerprint {theirs.fingerprint[:12]}: {difference}); "
-          "speculative decoding needs a drafter with the target's own pieces")
+    check_vocabularies(self.target.name, self.target.vocabulary,
+                       self.drafter.name, self.drafter.vocabulary)
 
   @property
   def vocabulary(self) -> BaseVocabulary:
@@ -194,6 +187,24 @@ class Pair:
   def weights(self, gamma: int) -> Weights:
     """The weights that `method(gamma)` takes."""
     return Weights(self.target.weights, self.drafter.weights if gamma else None)
+
+
+def check_vocabularies(target: str, ours: BaseVocabulary, drafter: str,
+                       theirs: BaseVocabulary) -> None:
+  """Compares the vocabularies of a target and a drafter, which are named for messages.
+
+  Pieces count, not widths: padding and sentinels come and go with the same pieces.
+
+  Raises:
+    SpecdecError: they differ; says where.
+  """
+  difference = ours.difference(theirs)
+  if difference:
+    raise SpecdecError(
+        f"target {target} and drafter {drafter} have different vocabularies ({len(ours)} "
+        f"pieces, fingerprint {ours.fingerprint[:12]}, against {len(theirs)} pieces, "
+        f"fingerprint {theirs.fingerprint[:12]}: {difference}); speculative decoding needs a "
+        "drafter with the target's own pieces")
 
 
 def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabulary) -> Model:
@@ -323,17 +334,40 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
   >>> pair.tasks
   {}
   """
-  if target is not None or drafter is not None:
-    if target is None or drafter is None:
-      raise SpecdecError("a pair of two models needs both, a target and a drafter; only the "
-                         f"{'drafter' if target is None else 'target'} is named")
-    models = [load_model(path, dtype, vocabulary) for path in (target, drafter)]
-    return Pair(f"{target} with {drafter}", *models)
-  folder = find_pair(pair)
-  about = _read_pair(folder / "pair.json")
-  models = [load_model(_member(folder, about.pop(role)), dtype, vocabulary)
-            for role in ("target", "drafter")]
-  return Pair(str(pair), *models, **about)
+  members, about = _members(pair, target, drafter)
+  models = [load_model(path, dtype, vocabulary) for path in members]
+  name = str(pair) if target is None else f"{target} with {drafter}"
+  return Pair(name, *models, **about)
+
+
+def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
+                    target: str | pathlib.Path | None = None,
+                    drafter: str | pathlib.Path | None = None,
+                    vocabulary: str | pathlib.Path | None = None) -> BaseVocabulary:
+  """The vocabulary of what `load_pair` would load, without reading weights.
+
+  Raises:
+    SpecdecError: there is no such pair, or its vocabularies differ.
+  """
+  members, _ = _members(pair, target, drafter)
+  found = [vocabulary_of(detect.open_checkpoint(path, verify=False), vocabulary)
+           for path in members]
+  check_vocabularies(str(members[0]), found[0], str(members[1]), found[1])
+  return found[0]
+
+
+def _members(pair: str | pathlib.Path, target: str | pathlib.Path | None,
+             drafter: str | pathlib.Path | None
+             ) -> tuple[tuple[str | pathlib.Path, str | pathlib.Path], dict[str, Any]]:
+  """Paths of target and drafter, and what a pair file says besides."""
+  if target is None and drafter is None:
+    folder = find_pair(pair)
+    about = _read_pair(folder / "pair.json")
+    return (_member(folder, about.pop("target")), _member(folder, about.pop("drafter"))), about
+  if target is None or drafter is None:
+    raise SpecdecError("a pair of two models needs both, a target and a drafter; only the "
+                       f"{'drafter' if target is None else 'target'} is named")
+  return (target, drafter), {}
 
 
 def _member(folder: pathlib.Path, named: str) -> str | pathlib.Path:
