@@ -56,13 +56,13 @@ def open_checkpoint(path: str | pathlib.Path) -> Checkpoint:
             if name.startswith(prefix)}
   about = _sidecar(folder)
   config, params, scanned = architecture.infer(params, about, folder)
-  others = len(arrays) - sum(name.startswith(prefix) for name in arrays)
+  others = sum(not name.startswith(prefix) for name in arrays)
   return Checkpoint(
       path=str(path), layout=f"T5X, {layout}, {'scanned' if scanned else 'one array a layer'}",
       config=config, arrays=params,
       vocabulary=vocabularies.find(_beside(folder), config["vocab_size"]),
       source=f"T5X checkpoint {pathlib.PurePosixPath(folder).name}",
-      ignored=f"{others} arrays outside {root or 'the parameters'} (optimizer and the like)"
+      ignored=f"{others} array{'s' * (others > 1)} outside {root} (optimizer and the like)"
       if others else "")
 
 
