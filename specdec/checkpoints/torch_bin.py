@@ -3,6 +3,7 @@
 import pathlib
 import pickle
 from typing import Any
+import warnings
 
 import numpy as np
 
@@ -53,19 +54,25 @@ def _load(file: pathlib.Path) -> dict[str, Any]:
   except ImportError as error:
     raise SpecdecError(f"{file} needs torch to be read; pip install torch, or save the model "
                        "as safetensors") from error
+  def load(mmap: bool) -> Any:
+    with warnings.catch_warnings():
+      # About pickles of other versions, which is told below if it matters.
+      warnings.simplefilter("ignore")
+      return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+
   with told(str(file), "tensors written by torch.save"):
     try:
-      found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+      try:
+        found = load(mmap=True)
+      except RuntimeError as error:
+        if "mmap can only be used" not in str(error):
+          raise
+        found = load(mmap=False)  # The format before torch 1.6 cannot be mapped.
     except pickle.UnpicklingError as error:
       raise SpecdecError(
-          f"{file} is not a plain file of tensors: its pickle asks for something that only "
-          "running code could give, and nothing in it was run; expected tensors written by "
-          "torch.save, or safetensors") from error
-    except RuntimeError as error:
-      if "mmap can only be used" not in str(error):
-        raise
-      # The format before torch 1.6 cannot be mapped.
-      found = torch.load(file, map_location="cpu", weights_only=True)
+          f"{file} is not a plain file of tensors: its pickle is damaged or asks for something "
+          "that only running code could give, and nothing in it was run; expected tensors "
+          "written by torch.save, or safetensors") from error
   if not isinstance(found, dict):
     raise SpecdecError(f"{file} holds {type(found).__name__}; expected a table of tensors")
   return found
