@@ -16,10 +16,10 @@ specdec convert: writes a model in another layout, and verifies what it wrote.
 Usage
   specdec convert [FLAGS] SRC DST
 
-SRC is a folder of T5X (native or Orbax, layers scanned or not; gs:// too), of Hugging Face
-(safetensors or pytorch_model.bin), of specdec, or a name on Hugging Face's hub. DST is a new
-folder; it appears when it is complete and was read back, compared and run once, or not at
-all. Arrays go one by one, so that a large model needs no large memory."""
+SRC is a folder of T5X (native or Orbax, layers scanned or not; gs:// too), of Hugging
+Face (safetensors or pytorch_model.bin), of specdec, or a name on Hugging Face's hub. DST
+is a new folder; it appears when it is complete and was read back, compared and run once,
+or not at all. Arrays go one by one, so that a large model needs no large memory."""
 
 OUTRO = """\
 Examples

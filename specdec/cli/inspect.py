@@ -14,8 +14,8 @@ specdec inspect: tells what a checkpoint is and what would be loaded of it.
 Usage
   specdec inspect [FLAGS] PATH
 
-PATH is a folder of specdec, T5X (gs:// too) or Hugging Face, or a name on its hub. Indices
-and headers are read, the weights are not."""
+PATH is a folder of specdec, T5X (gs:// too) or Hugging Face, or a name on its hub.
+Indices and headers are read, the weights are not."""
 
 OUTRO = """\
 Examples

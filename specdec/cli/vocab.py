@@ -9,8 +9,8 @@ from specdec.cli import pairs
 from specdec.cli.flags import Flags
 
 INTRO = """\
-specdec vocab: shows the pieces and ids of texts under a pair's vocabulary, and what they
-decode to.
+specdec vocab: shows the pieces and ids of texts under a pair's vocabulary, and what
+they decode to.
 
 Usage
   specdec vocab [FLAGS] TEXT ...

@@ -100,6 +100,8 @@ class BaseVocabulary(abc.ABC):
     They agree when every id that both have is the same piece and what one of them has
     more is sentinels: the same pieces come with and without those.
     """
+    if other.kind == "none" and self.kind != "none":
+      return other.difference(self)
     if self.fingerprint == other.fingerprint:
       return ""
     shared = min(len(self), len(other))
