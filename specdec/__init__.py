@@ -32,10 +32,24 @@ if TYPE_CHECKING:
   from specdec.types import Status
 
 __all__ = [
-    "__version__",
-    "AllowedSequences", "Iteration", "Model", "Pair", "Piece", "Record", "Result", "Settings",
-    "SpecdecError", "Status", "generate", "generate_ids", "iterate", "load_model", "load_pair",
-    "pair_names", "stream",
+  "AllowedSequences",
+  "Iteration",
+  "Model",
+  "Pair",
+  "Piece",
+  "Record",
+  "Result",
+  "Settings",
+  "SpecdecError",
+  "Status",
+  "__version__",
+  "generate",
+  "generate_ids",
+  "iterate",
+  "load_model",
+  "load_pair",
+  "pair_names",
+  "stream",
 ]
 
 # Where each public name lives. They are imported when first used (PEP 562): Flax

@@ -17,6 +17,9 @@ Index = tuple[slice, ...]
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16),
           "float64": np.dtype(np.float64), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
+_ALIGNMENT = 64
+_BLOCK_BYTES = 8 * 2**20
+
 
 class ArrayRef:
   """An array on disk: shape and dtype are known, values are read when asked for.
@@ -30,13 +33,16 @@ class ArrayRef:
     fetch: reads a part of it; may return a view of a larger array.
     source: arrays of one source are cut out of one stored array, and are best read
       one after the other.
+    blocks: axis along which parts are read cheaply, and how many of its entries make a
+      part; None reads the whole at once.
   """
 
   def __init__(self, shape: Shape, dtype: np.dtype, where: str,
-               fetch: Callable[[Index], np.ndarray], source: str | None = None):
+               fetch: Callable[[Index], np.ndarray], source: str | None = None,
+               blocks: tuple[int, int] | None = None):
     self.shape, self.dtype, self.where = tuple(shape), np.dtype(dtype), where
     self.source = where if source is None else source
-    self._fetch = fetch
+    self._fetch, self._blocks = fetch, blocks
 
   @property
   def ndim(self) -> int:
@@ -62,11 +68,20 @@ class ArrayRef:
     Raises:
       SpecdecError: the file is damaged or gone.
     """
-    if index is None:
-      index = (slice(None),) * self.ndim
     with told(self.where):
-      found = self._fetch(index)
-    return np.ascontiguousarray(found, dtype or self.dtype).reshape(found.shape)
+      if index is not None:
+        found = self._fetch(index)
+        return np.ascontiguousarray(found, dtype or self.dtype).reshape(found.shape)
+      out = _aligned(self.shape, np.dtype(dtype or self.dtype))
+      whole = [slice(None)] * self.ndim
+      axis, size = self._blocks or (0, max(self.shape, default=1))
+      # Part by part into its final place: what was read in another dtype or order is
+      # never there as a whole besides.
+      for begin in range(0, self.shape[axis] if self.shape else 1, size):
+        if self.shape:
+          whole[axis] = slice(begin, min(begin + size, self.shape[axis]))
+        out[tuple(whole)] = self._fetch(tuple(whole))
+    return out
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     del copy  # Always one.
@@ -74,12 +89,13 @@ class ArrayRef:
 
   def cast(self, dtype: Any) -> "ArrayRef":
     """The array in another dtype."""
-    return ArrayRef(self.shape, dtype, self.where, self._fetch, self.source)
+    return ArrayRef(self.shape, dtype, self.where, self._fetch, self.source, self._blocks)
 
   def transposed(self) -> "ArrayRef":
     """The array with its axes the other way round."""
+    blocks = self._blocks and (self.ndim - 1 - self._blocks[0], self._blocks[1])
     return ArrayRef(self.shape[::-1], self.dtype, self.where,
-                    lambda index: self._fetch(index[::-1]).T, self.source)
+                    lambda index: self._fetch(index[::-1]).T, self.source, blocks)
 
   def reshaped(self, shape: Shape) -> "ArrayRef":
     """The array in another shape; a part of it reads the whole."""
@@ -98,6 +114,20 @@ class ArrayRef:
     return [ArrayRef(shape, self.dtype, self.where,
                      lambda index, i=i: stack.take(i)[index], self.source)
             for i in range(self.shape[axis])]
+
+
+def _aligned(shape: Shape, dtype: np.dtype) -> np.ndarray:
+  """Room for an array where XLA's CPU backend takes it over without a copy."""
+  size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+  room = np.empty(size + _ALIGNMENT, np.uint8)
+  begin = -room.ctypes.data % _ALIGNMENT
+  return room[begin:begin + size].view(dtype).reshape(shape)
+
+
+def block_rows(shape: Shape, dtype: np.dtype) -> tuple[int, int]:
+  """Blocks of some megabytes along the first axis."""
+  row = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+  return 0, max(1, _BLOCK_BYTES // max(row, 1))
 
 
 def in_memory(values: Any) -> ArrayRef:

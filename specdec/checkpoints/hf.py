@@ -18,6 +18,7 @@ from specdec.checkpoints import vocabularies
 from specdec.checkpoints.checkpoint import FLOATS
 from specdec.checkpoints.checkpoint import ArrayRef
 from specdec.checkpoints.checkpoint import Checkpoint
+from specdec.checkpoints.checkpoint import block_rows
 from specdec.checkpoints.checkpoint import told
 from specdec.errors import SpecdecError
 
@@ -138,7 +139,8 @@ def _open_safetensors(file: pathlib.Path) -> dict[str, ArrayRef]:
         with safe_open(str(file), framework="np") as again:
           return again.get_slice(key)[index]
 
-      arrays[key] = ArrayRef(shape, FLOATS[dtype], str(file), fetch, f"{file}:{key}")
+      arrays[key] = ArrayRef(shape, FLOATS[dtype], str(file), fetch, f"{file}:{key}",
+                             block_rows(shape, FLOATS[dtype]))
   return arrays
 
 

@@ -115,5 +115,8 @@ def _zarr_array(opening: Any, where: str) -> ArrayRef:
   if dtype is None:
     raise SpecdecError(f"{where} holds {array.dtype.name}; expected floating point numbers, "
                        f"one of {', '.join(FLOATS)}")
+  # A chunk on disk is decoded as a whole.
+  chunk = array.chunk_layout.read_chunk.shape
   return ArrayRef(tuple(array.shape), dtype, where,
-                  lambda index: np.asarray(array[index].read().result()))
+                  lambda index: np.asarray(array[index].read().result()),
+                  blocks=(0, max(1, chunk[0])) if array.ndim and chunk[0] else None)

@@ -20,7 +20,7 @@ Progress = Callable[[str, int], None]
 
 def checksum(values: np.ndarray) -> int:
   """CRC-32 of an array's bytes."""
-  return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+  return zlib.crc32(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))
 
 
 class Reading:
@@ -71,7 +71,8 @@ def save_with_orbax(folder: pathlib.Path, tree: dict[str, Any], reading: Reading
       args = args or [ocp.SaveArgs()] * len(values)
       entries = {info.name.replace(".", "/"): (value, info, arg)
                  for value, info, arg in zip(values, infos, args, strict=True)}
-      for name, array in in_file_order({n: value for n, (value, _, _) in entries.items()}):
+      arrays: dict[str, Any] = {name: value for name, (value, _, _) in entries.items()}
+      for name, array in in_file_order(arrays):
         _, info, arg = entries[name]
         values = reading.read(name, array)
         for written in await super().serialize([values], [info], [arg]):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import sys
+from typing import Any
 
 from specdec.cli.flags import Flags
 from specdec.cli.outputs import print_line
@@ -17,14 +18,14 @@ Usage
   specdec convert [FLAGS] SRC DST
 
 SRC is a folder of T5X (native or Orbax, layers scanned or not; gs:// too), of Hugging
-Face (safetensors or pytorch_model.bin), of specdec, or a name on Hugging Face's hub. DST
-is a new folder; it appears when it is complete and was read back, compared and run once,
-or not at all. Arrays go one by one, so that a large model needs no large memory."""
+Face (safetensors or pytorch_model.bin), of specdec, or a name on Hugging Face's hub.
+DST is a new folder; it appears when it is complete and was read back, compared and run
+once, or not at all. Arrays go one by one, so that a large model needs no large memory."""
 
 OUTRO = """\
 Examples
   specdec convert google/flan-t5-small flan-t5-small
-  specdec convert --vocab=spiece.model gs://bucket/t5_1_1_base/checkpoint_1000000 t5-base
+  specdec convert --vocab=spiece.model gs://bucket/t5_1_1_base/checkpoint_1000 t5-base
   specdec convert --dtype=bfloat16 t5-base t5-base-bf16
   specdec convert --to=hf t5-base t5-base-hf"""
 
@@ -80,7 +81,7 @@ def _progress() -> Iterator[Callable[[str, str, int], None] | None]:
              TransferSpeedColumn(), TextColumn("{task.fields[array]}"))
   with Progress(*columns, console=Console(stderr=True), transient=True,
                 redirect_stdout=False) as bar:
-    tasks: dict[str, int] = {}
+    tasks: dict[str, Any] = {}
 
     def progress(stage: str, name: str, size: int) -> None:
       if stage not in tasks:

@@ -12,7 +12,13 @@ _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 class BaseVocabulary(abc.ABC):
-  """Text to ids and back, with T5's conventions: pad 0 (also the start id), an EOS."""
+  """Text to ids and back, with T5's conventions: pad 0 (also the start id), an EOS.
+
+  Attributes:
+    kind: what it is made of, in a word or two.
+  """
+
+  kind: str = ""
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -22,11 +28,6 @@ class BaseVocabulary(abc.ABC):
   @abc.abstractmethod
   def eos_id(self) -> int:
     """Id that ends a text."""
-
-  @property
-  @abc.abstractmethod
-  def kind(self) -> str:
-    """What it is made of, in a word or two."""
 
   @abc.abstractmethod
   def piece(self, i: int) -> str:
@@ -67,12 +68,13 @@ class BaseVocabulary(abc.ABC):
     names = {i: name for name, i in self._sentinels.items()}
     parts: list[str] = []
     run: list[int] = []
-    for i in [*kept, None]:
-      if i is None or i in names:
-        parts += [self._decode(run), names.get(i, "")]
+    for i in kept:
+      if i in names:
+        parts += [self._decode(run), names[i]]
         run = []
       else:
         run.append(i)
+    parts.append(self._decode(run))
     return " ".join(part for part in parts if part)
 
   @functools.cached_property

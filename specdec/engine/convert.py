@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import pathlib
 import time
 
@@ -94,26 +95,30 @@ def convert(source: str | pathlib.Path, target: str | pathlib.Path, *, layout: s
     found = detect.open_checkpoint(source, layout)
     config = config_of(found)
     file, fingerprint, pieces = _vocabulary(found, config, vocabulary)
-    told = lambda stage: (lambda name, size: progress(stage, name, size)) if progress else None
     if to == "bundle":
       fields = {**config.to_dict(), "dtype": "float32"}
       about = bundle.Bundle(fields, nested(found.arrays), file, fingerprint,
                             found.source or found.layout)
-      sums = bundle.write(draft, about, None if dtype == "keep" else dtype, told("writing"))
+      sums = bundle.write(draft, about, None if dtype == "keep" else dtype,
+                          _stage(progress, "writing"))
     else:
-      reading = Reading(told("writing"))
+      reading = Reading(_stage(progress, "writing"))
       arrays = found.arrays if dtype == "keep" else {
           name: array.cast(dtype) for name, array in found.arrays.items()}
       _WRITERS[to](draft, config.to_dict(), arrays, file, reading)
       sums = reading.checksums
     written = detect.open_checkpoint(draft, to, verify=False)
-    verify(written, sums, told("verifying"))
+    verify(written, sums, _stage(progress, "verifying"))
     sizes = [array.nbytes for array in written.arrays.values()]
     report = Report(
         found.layout, written.layout, len(sizes),
         sum(array.size for array in written.arrays.values()), sum(sizes), written.dtypes[0],
         pieces, time.perf_counter() - begin)
   return report
+
+
+def _stage(progress: Progress | None, stage: str) -> Callable[[str, int], None] | None:
+  return functools.partial(progress, stage) if progress else None
 
 
 def _vocabulary(found: Checkpoint, config: T5Config, named: str | None

@@ -149,7 +149,7 @@ def describe(path: str | pathlib.Path, layout: str = "auto",
                      plan(found.arrays, dtype))
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: float) -> str:
   for unit in ("B", "KiB", "MiB"):
     if count < 1024:
       return f"{count:.4g} {unit}"

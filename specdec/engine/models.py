@@ -335,9 +335,9 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
   {}
   """
   members, about = _members(pair, target, drafter)
-  models = [load_model(path, dtype, vocabulary) for path in members]
+  large, small = (load_model(path, dtype, vocabulary) for path in members)
   name = str(pair) if target is None else f"{target} with {drafter}"
-  return Pair(name, *models, **about)
+  return Pair(name, large, small, **about)
 
 
 def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
