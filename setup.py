@@ -6,9 +6,13 @@ import setuptools
 
 README = pathlib.Path(__file__).parent / "README.md"
 
+HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
+
+# torch is pinned to a version whose plain wheel computes on the CPU: the newest may come
+# with several gigabytes of CUDA.
 TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
-    "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2",
+    "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", *HF, "transformers>=5", "torch==2.13.0",
 ]
 
 setuptools.setup(
@@ -30,6 +34,8 @@ setuptools.setup(
         "absl-py>=2.1",
         "gin-config>=0.5",
         "sentencepiece>=0.2",
+        "tensorstore>=0.1.71",
+        "ml_dtypes>=0.5",
         "numpy>=2.0",
         "rich>=13",
     ],
@@ -37,7 +43,8 @@ setuptools.setup(
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda12]>=0.10"],
         "seqio": ["seqio>=0.0.20"],
-        "hf": ["transformers>=4.50", "safetensors>=0.4", "torch>=2.6"],
+        "hf": HF,
+        "torch": ["torch>=2.6"],
         "plots": ["matplotlib>=3.8"],
         "train": ["optax>=0.2.4", "sacrebleu>=2.4"],
         "test": TEST,

@@ -159,7 +159,7 @@ def train_drafter(work: pathlib.Path, vocabulary):
   first = vocabulary.encode(PREFIXES["translate"])[0]
   training = [e for i, e in enumerate(training) if e[0][0] == first or i % 3 == 0]
   teacher = bundle.load(work / "demo" / "target").params
-  teacher = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), teacher)
+  teacher = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)), teacher)
   recipe = trainer.Recipe(steps=_DRAFTER_STEPS.value, label_smoothing=0.0, distill_weight=0.7)
   dot = precision.mixed_dot_general
   return trainer.train(

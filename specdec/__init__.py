@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 from typing import Any
 
+from specdec.version import __version__
+
 if TYPE_CHECKING:
   from specdec.engine.allowed import AllowedSequences
   from specdec.engine.generate import generate
@@ -29,12 +31,25 @@ if TYPE_CHECKING:
   from specdec.errors import SpecdecError
   from specdec.types import Status
 
-__version__ = "0.1.0"
-
 __all__ = [
-    "AllowedSequences", "Iteration", "Model", "Pair", "Piece", "Record", "Result", "Settings",
-    "SpecdecError", "Status", "generate", "generate_ids", "iterate", "load_model", "load_pair",
-    "pair_names", "stream",
+  "AllowedSequences",
+  "Iteration",
+  "Model",
+  "Pair",
+  "Piece",
+  "Record",
+  "Result",
+  "Settings",
+  "SpecdecError",
+  "Status",
+  "__version__",
+  "generate",
+  "generate_ids",
+  "iterate",
+  "load_model",
+  "load_pair",
+  "pair_names",
+  "stream",
 ]
 
 # Where each public name lives. They are imported when first used (PEP 562): Flax

@@ -1,51 +1,70 @@
 """specdec's own model folder.
 
-    model.json    format, architecture, vocabulary fingerprint, source, writer, and
-                  the sizes of the other files
-    params/       parameters named as in T5X, written by Orbax
-    vocab.model   sentencepiece vocabulary
+    model.json      format, architecture, vocabulary and its fingerprint, source, writer,
+                    and size and SHA-256 of every other file
+    params/         parameters named as in T5X, written by Orbax
+    vocab.model     sentencepiece vocabulary, or
+    tokenizer.json  a vocabulary of the tokenizers library; byT5 needs no file
 
-A folder is written under another name and moved into place when it is complete,
-so what has the right name is whole. A copy of it need not be: sizes are checked
-before Orbax reads anything.
+A folder is written under another name and moved into place when it is complete, so what
+has the right name is whole. A copy of it need not be: sizes and checksums are compared
+before any number is used.
 """
 
+from concurrent import futures
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
-import shutil
 from typing import Any
 
-import jax
-import numpy as np
-
+from specdec.checkpoints import drafts
+from specdec.checkpoints import stores
+from specdec.checkpoints import streaming
+from specdec.checkpoints import t5x
+from specdec.checkpoints.checkpoint import ArrayRef
+from specdec.checkpoints.checkpoint import Checkpoint
+from specdec.checkpoints.checkpoint import VocabularyFile
+from specdec.checkpoints.checkpoint import flat
+from specdec.checkpoints.checkpoint import in_memory
+from specdec.checkpoints.checkpoint import nested
 from specdec.errors import SpecdecError
+from specdec.version import __version__
 
 FORMAT = "specdec-bundle"
-VERSION = 1
+# 2 added checksums and kinds of vocabulary.
+VERSION = 2
+
+_VOCABULARIES = {"sentencepiece": "vocab.model", "tokenizer": "tokenizer.json"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-  """A model as it stands on disk; what it means is for the engine to say.
+  """A model to be written, or as it stands on disk.
 
   Attributes:
     config: the architecture, fields of `T5Config`.
-    params: parameters in T5X's layout, in the dtype they were stored in.
-    vocabulary: bytes of the sentencepiece model.
+    params: tree of parameters in T5X's layout; arrays, or `ArrayRef`s that are read
+      one at a time.
+    vocabulary: its file; bytes stand for a sentencepiece model without sentinels.
     fingerprint: of the vocabulary.
     source: where the parameters come from, one line.
   """
 
   config: dict[str, Any]
   params: dict[str, Any]
-  vocabulary: bytes
+  vocabulary: bytes | VocabularyFile | None
   fingerprint: str
   source: str = ""
 
+  def __post_init__(self):
+    if isinstance(self.vocabulary, bytes):
+      object.__setattr__(self, "vocabulary", VocabularyFile("sentencepiece", self.vocabulary))
 
-def save(path: str | pathlib.Path, bundle: Bundle, dtype: str | None = None) -> None:
+
+def save(path: str | pathlib.Path, bundle: Bundle, dtype: str | None = None,
+         progress: streaming.Progress | None = None) -> dict[str, int]:
   """Writes a bundle.
 
   Args:
@@ -53,123 +72,158 @@ def save(path: str | pathlib.Path, bundle: Bundle, dtype: str | None = None) -> 
     bundle: what to write.
     dtype: dtype of the matrices on disk, or None to keep theirs. Norm scales and
       position biases are always float32.
+    progress: called with the name and the bytes of each array that is written.
+
+  Returns:
+    Checksums of the arrays by name, for whoever reads them back.
 
   Raises:
     SpecdecError: the folder exists or cannot be written.
   """
-  import orbax.checkpoint as ocp  # pylint: disable=import-outside-toplevel
-
-  path = pathlib.Path(path).absolute()
-  if path.exists():
-    raise SpecdecError(f"{path} exists; give a new folder or remove it first")
-  draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-  def cast(keys, leaf):
-    matrix = keys[-1].key in ("kernel", "embedding")
-    return np.asarray(leaf, (dtype or leaf.dtype) if matrix else np.float32)
-
-  try:
-    draft.mkdir(parents=True)
-    with ocp.StandardCheckpointer() as checkpointer:
-      checkpointer.save(draft / "params",
-                        jax.tree_util.tree_map_with_path(cast, bundle.params))
-    # Orbax notes where it wrote; only that the file exists matters, and the path of
-    # the draft would be wrong by now.
-    marker = draft / "params" / "commit_success.txt"
-    if marker.exists():
-      marker.write_text("complete\n", encoding="utf-8")
-    (draft / "vocab.model").write_bytes(bundle.vocabulary)
-    about = {
-        "format": FORMAT, "version": VERSION, "writer": "specdec 0.1.0",
-        "source": bundle.source, "vocabulary": bundle.fingerprint, "config": bundle.config,
-        "files": _sizes(draft)}
-    (draft / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    os.replace(draft, path)
-  except OSError as error:
-    raise SpecdecError(f"cannot write {path}: {error.strerror or error}") from error
-  finally:
-    shutil.rmtree(draft, ignore_errors=True)
+  with drafts.whole_folder(path) as draft:
+    return write(draft, bundle, dtype, progress)
 
 
-def load(path: str | pathlib.Path) -> Bundle:
-  """Reads a bundle.
+def write(draft: pathlib.Path, bundle: Bundle, dtype: str | None = None,
+          progress: streaming.Progress | None = None) -> dict[str, int]:
+  """Writes a bundle into an empty folder; see `save`."""
+  arrays = {name: _stored(name, leaf, dtype) for name, leaf in flat(bundle.params).items()}
+  reading = streaming.Reading(progress)
+  streaming.save_with_orbax(draft / "params", nested(arrays), reading)
+  # Orbax notes where it wrote; only that the file exists matters, and the path of the
+  # draft would be wrong by now.
+  marker = draft / "params" / "commit_success.txt"
+  if marker.exists():
+    marker.write_text("complete\n", encoding="utf-8")
+  vocabulary = bundle.vocabulary
+  assert not isinstance(vocabulary, bytes)
+  if vocabulary and vocabulary.kind in _VOCABULARIES:
+    (draft / _VOCABULARIES[vocabulary.kind]).write_bytes(vocabulary.content)
+  about = {
+      "format": FORMAT, "version": VERSION, "writer": f"specdec {__version__}",
+      "source": bundle.source, "vocabulary": bundle.fingerprint,
+      "vocabulary_kind": vocabulary.kind if vocabulary else None,
+      "extra_ids": vocabulary.extra_ids if vocabulary else 0, "config": bundle.config,
+      "files": {p.relative_to(draft).as_posix(): p.stat().st_size for p in _files(draft)},
+      "sha256": {p.relative_to(draft).as_posix(): digest
+                 for p, digest in zip(_files(draft), _digests(_files(draft)), strict=True)}}
+  # Last of all: without it the folder is nothing that loads.
+  (draft / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+  return reading.checksums
+
+
+def _stored(name: str, leaf: Any, dtype: str | None) -> ArrayRef:
+  array = leaf if isinstance(leaf, ArrayRef) else in_memory(leaf)
+  matrix = name.endswith(("/kernel", "/embedding"))
+  return array.cast((dtype or array.dtype) if matrix else "float32")
+
+
+def load(path: str | pathlib.Path, verify: bool = True) -> Bundle:
+  """Looks at a bundle; its arrays are read when they are used.
+
+  Args:
+    path: the folder.
+    verify: False compares sizes alone and spares reading the files for a checksum.
 
   Raises:
     SpecdecError: the folder is not a complete bundle.
   """
-  path = pathlib.Path(path).absolute()
-  about = _read_about(path)
-  _check_sizes(path, about.get("files", {}))
-  try:
-    vocabulary = (path / "vocab.model").read_bytes()
-  except OSError as error:
-    raise SpecdecError(f"cannot read {path / 'vocab.model'}: {error.strerror}; the bundle is "
-                       "incomplete: copy the folder again") from error
-  return Bundle(about.get("config", {}), _restore(path / "params"), vocabulary,
-                str(about.get("vocabulary", "")), str(about.get("source", "")))
+  found = open_checkpoint(path, verify)
+  return Bundle(found.config, found.tree(), found.vocabulary, found.fingerprint, found.source)
 
 
-def _read_about(path: pathlib.Path) -> dict[str, Any]:
+def open_checkpoint(path: str | pathlib.Path, verify: bool = True) -> Checkpoint:
+  """`load`, as the other layouts' readers give it."""
+  folder = str(path) if stores.is_remote(path) else str(pathlib.Path(path).absolute())
+  about = _read_about(folder)
+  if not stores.is_remote(folder):
+    _check_files(pathlib.Path(folder), about, verify)
+  metadata = stores.read_file(stores.join(folder, "params"), "_METADATA")
+  if metadata is None:
+    raise SpecdecError(f"{stores.join(folder, 'params')} holds no parameters; the bundle is "
+                       "incomplete: copy the folder again")
+  return Checkpoint(
+      path=str(path), layout="specdec bundle", config=about.get("config", {}),
+      arrays=t5x.open_orbax(stores.join(folder, "params"), metadata),
+      vocabulary=_vocabulary(folder, about), source=str(about.get("source", "")),
+      writer=str(about.get("writer", "")), fingerprint=str(about.get("vocabulary", "")))
+
+
+def _vocabulary(folder: str, about: dict[str, Any]) -> VocabularyFile | None:
+  kind = about.get("vocabulary_kind", "sentencepiece")
+  if kind is None:
+    return None
+  if kind == "bytes":
+    return VocabularyFile(kind)
+  if kind not in _VOCABULARIES:
+    raise SpecdecError(f'"vocabulary_kind" in {stores.join(folder, "model.json")} is {kind!r}; '
+                       f"expected one of bytes, {', '.join(_VOCABULARIES)}")
+  content = stores.read_file(folder, _VOCABULARIES[kind])
+  if content is None:
+    raise SpecdecError(f"cannot read {stores.join(folder, _VOCABULARIES[kind])}: there is no "
+                       "such file; the bundle is incomplete: copy the folder again")
+  extra = about.get("extra_ids", 0)
+  return VocabularyFile(kind, content, extra if isinstance(extra, int) else 0)
+
+
+def _read_about(folder: str) -> dict[str, Any]:
+  where = stores.join(folder, "model.json")
   try:
-    about = json.loads((path / "model.json").read_text(encoding="utf-8"))
-  except OSError as error:
-    raise SpecdecError(
-        f"{path} is not a specdec model: {path / 'model.json'} cannot be read "
-        f"({error.strerror}); expected a folder with model.json, params/ and vocab.model"
-    ) from error
+    content = stores.read_file(folder, "model.json")
+    problem = "No such file or directory"
+  except SpecdecError as error:
+    content, problem = None, str(error)
+  if content is None:
+    raise SpecdecError(f"{folder} is not a specdec model: {where} cannot be read ({problem}); "
+                       "expected a folder with model.json, params/ and vocab.model")
+  try:
+    about = json.loads(content)
   except ValueError as error:
-    raise SpecdecError(f"{path / 'model.json'} is not JSON: {error}") from error
+    raise SpecdecError(f"{where} is not JSON: {error}") from error
   if not isinstance(about, dict) or about.get("format") != FORMAT:
-    raise SpecdecError(f"{path / 'model.json'} is not of format {FORMAT!r}")
-  if about.get("version") != VERSION:
-    raise SpecdecError(f"{path} has bundle version {about.get('version')!r}; this specdec "
-                       f"reads version {VERSION}: install a newer one")
-  for name in ("config", "files"):
+    raise SpecdecError(f"{where} is not of format {FORMAT!r}")
+  if about.get("version") not in range(1, VERSION + 1):
+    raise SpecdecError(f"{folder} has bundle version {about.get('version')!r}; this specdec "
+                       f"reads versions up to {VERSION}: install a newer one")
+  for name in ("config", "files", "sha256"):
     if not isinstance(about.get(name, {}), dict):
-      raise SpecdecError(f'"{name}" in {path / "model.json"} is {about[name]!r}; expected a '
-                         "table: copy the folder again")
+      raise SpecdecError(f'"{name}" in {where} is {about[name]!r}; expected a table: copy the '
+                         "folder again")
   return about
 
 
-def _sizes(path: pathlib.Path) -> dict[str, int]:
-  """Bytes of every file below a folder, by relative name."""
-  return {p.relative_to(path).as_posix(): p.stat().st_size
-          for p in sorted(path.rglob("*")) if p.is_file()}
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+  return sorted(p for p in folder.rglob("*") if p.is_file())
 
 
-def _check_sizes(path: pathlib.Path, expected: dict[str, int]) -> None:
-  """Finds files that are missing or cut short.
+def _digests(files: list[pathlib.Path]) -> list[str]:
+  """SHA-256 of files, several at a time."""
+  def digest(file: pathlib.Path) -> str:
+    with open(file, "rb") as f:
+      return hashlib.file_digest(f, "sha256").hexdigest()
 
-  Orbax would notice most of them too, but it reads in parallel, and reads that are
-  still under way when the first one fails complain on their own, later, with a
-  traceback that nobody can catch.
-  """
-  for name, size in expected.items():
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    return list(pool.map(digest, files))
+
+
+def _check_files(folder: pathlib.Path, about: dict[str, Any], verify: bool) -> None:
+  """Finds files that are missing, cut short or changed."""
+  for name, size in about.get("files", {}).items():
     try:
-      found = (path / name).stat().st_size
+      found = (folder / name).stat().st_size
     except OSError as error:
-      raise SpecdecError(f"{path / name} is missing ({error.strerror}); the bundle is "
+      raise SpecdecError(f"{folder / name} is missing ({error.strerror}); the bundle is "
                          "incomplete: copy the folder again") from error
     if found != size:
-      raise SpecdecError(f"{path / name} has {found} bytes; expected {size}: the bundle is "
+      raise SpecdecError(f"{folder / name} has {found} bytes; expected {size}: the bundle is "
                          "damaged, copy the folder again")
-
-
-def _restore(path: pathlib.Path) -> dict[str, Any]:
-  """Restores parameters onto the first local device, whatever devices wrote them."""
-  import orbax.checkpoint as ocp  # pylint: disable=import-outside-toplevel
-
-  if not path.is_dir():
-    raise SpecdecError(f"{path} is missing; the bundle is incomplete: copy the folder again")
-  here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  noted = about.get("sha256", {})
+  files = [folder / name for name in noted if verify]
   try:
-    with ocp.StandardCheckpointer() as checkpointer:
-      found = checkpointer.metadata(path).item_metadata.tree
-      like = jax.tree.map(
-          lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), found)
-      return checkpointer.restore(path, like)
-  except Exception as error:
-    # Orbax and tensorstore raise a dozen types for a damaged folder.
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    raise SpecdecError(
-        f"cannot read the parameters in {path}: {first}; copy the folder again") from error
+    digests = _digests(files)
+  except OSError as error:
+    raise SpecdecError(f"cannot read {error.filename}: {error.strerror}") from error
+  for file, name, digest in zip(files, noted, digests):
+    if digest != noted[name]:
+      raise SpecdecError(f"{file} has the SHA-256 {digest[:12]}; expected "
+                         f"{str(noted[name])[:12]}: the bundle is damaged, copy the folder again")

@@ -10,6 +10,7 @@ from typing import Any
 
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
+from specdec.cli import pairs
 from specdec.cli import progress
 from specdec.cli import show_trace
 from specdec.cli.flags import Flags
@@ -51,7 +52,7 @@ def make_flags() -> Flags:
   """The command's flags. Defaults of settings are those of `Settings`."""
   flags = Flags("generate", INTRO, OUTRO)
   flags.group("Model")
-  flags.text("pair", "demo", "NAME|DIR", "pair of models: a name, or a folder with a pair.json")
+  pairs.add_flags(flags)
   flags.text("task", None, "NAME", "task whose prefix goes before each text, such as translate "
              "or correct; none for no prefix [the pair's first]")
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
@@ -242,10 +243,7 @@ def _prompt(flags: Flags, count: int) -> str | list[str] | None:
 
 
 def _load(flags: Flags) -> "Pair":
-  from specdec.engine import models
-
-  models.find_pair(flags.pair)
-  return models.load_pair(flags.pair, None if flags.dtype == "auto" else flags.dtype)
+  return pairs.load(flags, None if flags.dtype == "auto" else flags.dtype)
 
 
 def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],

@@ -28,6 +28,10 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("specdec.cli.generate",
                         "decode texts, or measure speculative against plain decoding"),
+    "convert": Command("specdec.cli.convert",
+                       "models of T5X and Hugging Face into specdec's layout, and back"),
+    "inspect": Command("specdec.cli.inspect", "what a checkpoint is, without reading its weights"),
+    "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
 }
 
 USER_ERROR = 2

@@ -1,27 +1,28 @@
 """A sentencepiece vocabulary with T5's conventions."""
 
-from collections.abc import Iterable
 from collections.abc import Sequence
-import functools
-import hashlib
 import pathlib
 
 import sentencepiece
 
+from specdec.data import base
 from specdec.errors import SpecdecError
 
 
-class Vocabulary:
+class Vocabulary(base.BaseVocabulary):
   """Text to ids and back. T5's ids: pad 0 (also the start id), EOS 1, UNK 2.
 
   Args:
     model: bytes of a sentencepiece model file.
+    extra_ids: sentinels behind the pieces, `<extra_id_0>` the last of them.
 
   Raises:
     SpecdecError: the bytes are no sentencepiece model.
   """
 
-  def __init__(self, model: bytes):
+  kind = "sentencepiece"
+
+  def __init__(self, model: bytes, extra_ids: int = 0):
     self._processor = sentencepiece.SentencePieceProcessor()
     try:
       loaded = self._processor.LoadFromSerializedProto(model)
@@ -32,6 +33,9 @@ class Vocabulary:
           "the vocabulary is not a sentencepiece model with an EOS piece; expected the "
           "file that T5 calls spiece.model")
     self.model = model
+    self.extra_ids = extra_ids
+    self._size = self._processor.GetPieceSize()
+    self._extra = base.sentinels(extra_ids)
 
   @classmethod
   def load(cls, path: str | pathlib.Path) -> "Vocabulary":
@@ -50,37 +54,17 @@ class Vocabulary:
       raise SpecdecError(f"{path}: {error}") from error
 
   def __len__(self) -> int:
-    """Number of pieces; logits may be wider."""
-    return self._processor.GetPieceSize()
+    return self._size + len(self._extra)
 
   @property
   def eos_id(self) -> int:
     return self._processor.eos_id()
 
-  @functools.cached_property
-  def fingerprint(self) -> str:
-    """SHA-256 of the pieces in order: equal means the same ids for the same pieces."""
-    digest = hashlib.sha256()
-    for i in range(len(self)):
-      digest.update(self._processor.IdToPiece(i).encode() + b"\n")
-    return digest.hexdigest()
+  def piece(self, i: int) -> str:
+    return self._processor.IdToPiece(i) if i < self._size else self._extra[i - self._size]
 
-  def encode(self, text: str) -> list[int]:
-    """Ids of a text, ending in EOS. Text that is not valid Unicode is repaired."""
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return [*self._processor.EncodeAsIds(text), self.eos_id]
+  def _encode(self, text: str) -> list[int]:
+    return self._processor.EncodeAsIds(text)
 
-  def decode(self, ids: Iterable[int]) -> str:
-    """Text of ids up to the first EOS; padding and ids without a piece are left out."""
-    kept: list[int] = []
-    for i in ids:
-      if i == self.eos_id:
-        break
-      if 0 < i < len(self):
-        kept.append(int(i))
-    return self._processor.DecodeIds(kept)
-
-  def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The pieces of ids; `<id N>` where the logits are wider than the vocabulary."""
-    size = len(self)
-    return [self._processor.IdToPiece(int(i)) if 0 <= i < size else f"<id {i}>" for i in ids]
+  def _decode(self, ids: Sequence[int]) -> str:
+    return self._processor.DecodeIds(list(ids))

@@ -8,10 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from specdec.checkpoints import bundle as bundle_lib
+from specdec.checkpoints import detect
+from specdec.checkpoints import vocabularies
+from specdec.checkpoints.checkpoint import Checkpoint
+from specdec.checkpoints.checkpoint import nested
+from specdec.checkpoints.checkpoint import taken_once
+from specdec.checkpoints.streaming import in_file_order
 from specdec.core.state import Method
 from specdec.core.state import Weights
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.base import BaseVocabulary
+from specdec.data.ids_only import IdsOnly
+from specdec.data.make import make as make_vocabulary
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import precision
 from specdec.engine.settings import whole
@@ -38,7 +45,7 @@ class Model:
   name: str
   scorer: T5Scorer
   weights: Any
-  vocabulary: Vocabulary
+  vocabulary: BaseVocabulary
 
   @property
   def config(self) -> T5Config:
@@ -85,7 +92,7 @@ _logits = jax.jit(lambda scorer, weights, source, ids: scorer.logits(weights, so
                   static_argnums=0)
 
 
-def make_source(encoder_ids: Any, vocabulary: Vocabulary | None = None,
+def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
                 width: int | None = None, rows: int | None = None) -> Source:
   """Pads ids to a `Source`.
 
@@ -110,7 +117,7 @@ def make_source(encoder_ids: Any, vocabulary: Vocabulary | None = None,
   return Source(ids=ids, length=length)
 
 
-def id_rows(encoder_ids: Any, vocabulary: Vocabulary | None = None) -> list[np.ndarray]:
+def id_rows(encoder_ids: Any, vocabulary: BaseVocabulary | None = None) -> list[np.ndarray]:
   """Checks ids and returns an int32 array a row, without padding.
 
   Args:
@@ -163,16 +170,11 @@ class Pair:
   max_decode_len: int = 128
 
   def __post_init__(self):
-    ours, theirs = self.target.vocabulary, self.drafter.vocabulary
-    if ours.fingerprint != theirs.fingerprint:
-      raise SpecdecError(
-          f"target {self.target.name} and drafter {self.drafter.name} have different "
-          f"vocabularies ({len(ours)} pieces, fingerprint {ours.fingerprint[:12]}, against "
-          f"{len(theirs)} pieces, fingerprint {theirs.fingerprint[:12]}); speculative "
-          "decoding needs a drafter with the target's own pieces")
+    check_vocabularies(self.target.name, self.target.vocabulary,
+                       self.drafter.name, self.drafter.vocabulary)
 
   @property
-  def vocabulary(self) -> Vocabulary:
+  def vocabulary(self) -> BaseVocabulary:
     return self.target.vocabulary
 
   def method(self, gamma: int, trace: bool = False) -> Method:
@@ -187,8 +189,32 @@ class Pair:
     return Weights(self.target.weights, self.drafter.weights if gamma else None)
 
 
-def make_model(name: str, config: T5Config, params: Any, vocabulary: Vocabulary) -> Model:
+def check_vocabularies(target: str, ours: BaseVocabulary, drafter: str,
+                       theirs: BaseVocabulary) -> None:
+  """Compares the vocabularies of a target and a drafter, which are named for messages.
+
+  Pieces count, not widths: padding and sentinels come and go with the same pieces.
+
+  Raises:
+    SpecdecError: they differ; says where.
+  """
+  difference = ours.difference(theirs)
+  if difference:
+    raise SpecdecError(
+        f"target {target} and drafter {drafter} have different vocabularies ({len(ours)} "
+        f"pieces, fingerprint {ours.fingerprint[:12]}, against {len(theirs)} pieces, "
+        f"fingerprint {theirs.fingerprint[:12]}: {difference}); speculative decoding needs a "
+        "drafter with the target's own pieces")
+
+
+def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabulary) -> Model:
   """Prepares a model from parameters in T5X's layout.
+
+  Args:
+    name: for messages.
+    config: the architecture.
+    params: tree of arrays, or of `ArrayRef`s, which are read one at a time.
+    vocabulary: of its ids.
 
   Raises:
     SpecdecError: names or shapes do not fit, or the logits are narrower than the
@@ -204,29 +230,78 @@ def make_model(name: str, config: T5Config, params: Any, vocabulary: Vocabulary)
   return Model(name, scorer, jax.block_until_ready(scorer.prepare(params)), vocabulary)
 
 
-def load_model(path: str | pathlib.Path, dtype: str | None = None) -> Model:
-  """Loads a specdec model folder.
+def load_model(path: str | pathlib.Path, dtype: str | None = None,
+               vocabulary: BaseVocabulary | str | pathlib.Path | None = None) -> Model:
+  """Loads a model of any layout: a specdec bundle, T5X's, or Hugging Face's.
 
   Args:
-    path: folder with model.json, params/ and vocab.model.
+    path: a folder, local or gs://, or a name on Hugging Face's hub.
     dtype: "float32" or "bfloat16"; by default what suits the device: float32 on
       CPU, bfloat16 on TPU and GPU.
+    vocabulary: in place of the one that the folder carries: a sentencepiece model, a
+      tokenizer.json, a folder with one of them, or "bytes". A T5X checkpoint carries
+      none; without one a model takes ids and no text.
 
   Raises:
-    SpecdecError: the folder is incomplete or damaged.
+    SpecdecError: the folder is incomplete or damaged, or of another family of models.
   """
-  stored = bundle_lib.load(path)
+  found = detect.open_checkpoint(path)
   name = str(path)
+  config = config_of(found)
+  config = config.replace(dtype=dtype or precision.default_dtype())
+  if not isinstance(vocabulary, BaseVocabulary):
+    vocabulary = vocabulary_of(found, vocabulary)
+  return make_model(name, config, nested(_unstacked_first(found, config)), vocabulary)
+
+
+def config_of(found: Checkpoint) -> T5Config:
+  """The architecture of a checkpoint.
+
+  Raises:
+    SpecdecError: it has unknown fields, or values that make no T5.
+  """
   try:
-    config = T5Config.from_dict(stored.config)
-    config = config.replace(dtype=dtype or precision.default_dtype())
+    return T5Config.from_dict(found.config)
   except (TypeError, ValueError) as error:
-    raise SpecdecError(f"{name}: {error}") from error
-  vocabulary = Vocabulary(stored.vocabulary)
-  if vocabulary.fingerprint != stored.fingerprint:
-    raise SpecdecError(f"{name}: vocab.model is not the vocabulary that model.json names; "
-                       "copy the folder again")
-  return make_model(name, config, stored.params, vocabulary)
+    raise SpecdecError(f"{found.path}: {error}") from error
+
+
+def vocabulary_of(found: Checkpoint,
+                  named: str | pathlib.Path | None = None) -> BaseVocabulary:
+  """The vocabulary of a checkpoint, or the one that a user names instead.
+
+  Raises:
+    SpecdecError: it cannot be read, or is not the one that the checkpoint was saved with.
+  """
+  width = int(found.config["vocab_size"])
+  file = vocabularies.given(str(named), width) if named is not None else found.vocabulary
+  if file is None:
+    return IdsOnly(width)
+  try:
+    vocabulary = make_vocabulary(file.kind, file.content, file.extra_ids)
+  except SpecdecError as error:
+    raise SpecdecError(f"{named or found.path}: {error}") from error
+  if named is None and found.fingerprint not in ("", vocabulary.fingerprint):
+    raise SpecdecError(f"{found.path}: its vocabulary is not the vocabulary that model.json "
+                       "names; copy the folder again")
+  return vocabulary
+
+
+def _unstacked_first(found: Checkpoint, config: T5Config) -> dict[str, Any]:
+  """Arrays by name; those that several share on disk are read now, each file once.
+
+  Layers that are stacked on disk would otherwise be read, whole, for every layer. They
+  are kept in the dtype they are wanted in, and let go of one by one as they are used.
+  """
+  shared: dict[str, int] = {}
+  for array in found.arrays.values():
+    shared[array.source] = shared.get(array.source, 0) + 1
+  arrays = dict(found.arrays)
+  for name, array in in_file_order(found.arrays):
+    if shared[array.source] > 1:
+      matrix = name.endswith(("/kernel", "/embedding"))
+      arrays[name] = taken_once(array.read(dtype=config.dtype if matrix else "float32"))
+  return arrays
 
 
 def pair_names() -> list[str]:
@@ -234,24 +309,71 @@ def pair_names() -> list[str]:
   return sorted(p.parent.name for p in ASSETS.glob("*/pair.json"))
 
 
-def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None) -> Pair:
-  """Loads a pair by name or from a folder with a `pair.json`.
+def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
+              target: str | pathlib.Path | None = None,
+              drafter: str | pathlib.Path | None = None,
+              vocabulary: str | pathlib.Path | None = None) -> Pair:
+  """Loads a pair by name, from a folder with a `pair.json`, or from two models.
 
   Args:
-    pair: a name out of `pair_names()` or a path.
+    pair: a name out of `pair_names()` or a path; not looked at when models are named.
     dtype: see `load_model`.
+    target: a model of any layout that `load_model` reads; goes with `drafter`.
+    drafter: likewise; must have the target's pieces.
+    vocabulary: of both; see `load_model`.
 
   Returns:
-    The pair, on the first device.
+    The pair, on the first device. One of two models has no tasks: texts get no prefix.
+
+  Raises:
+    SpecdecError: there is no such pair, or its vocabularies differ.
+
+  >>> import specdec
+  >>> folder = specdec.engine.models.ASSETS / "demo"
+  >>> pair = specdec.load_pair(target=folder / "target", drafter=folder / "drafter")
+  >>> pair.tasks
+  {}
+  """
+  members, about = _members(pair, target, drafter)
+  large, small = (load_model(path, dtype, vocabulary) for path in members)
+  name = str(pair) if target is None else f"{target} with {drafter}"
+  return Pair(name, large, small, **about)
+
+
+def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
+                    target: str | pathlib.Path | None = None,
+                    drafter: str | pathlib.Path | None = None,
+                    vocabulary: str | pathlib.Path | None = None) -> BaseVocabulary:
+  """The vocabulary of what `load_pair` would load, without reading weights.
 
   Raises:
     SpecdecError: there is no such pair, or its vocabularies differ.
   """
-  folder = find_pair(pair)
-  about = _read_pair(folder / "pair.json")
-  target, drafter = (load_model(folder / about.pop(role), dtype)
-                     for role in ("target", "drafter"))
-  return Pair(str(pair), target, drafter, **about)
+  members, _ = _members(pair, target, drafter)
+  found = [vocabulary_of(detect.open_checkpoint(path, verify=False), vocabulary)
+           for path in members]
+  check_vocabularies(str(members[0]), found[0], str(members[1]), found[1])
+  return found[0]
+
+
+def _members(pair: str | pathlib.Path, target: str | pathlib.Path | None,
+             drafter: str | pathlib.Path | None
+             ) -> tuple[tuple[str | pathlib.Path, str | pathlib.Path], dict[str, Any]]:
+  """Paths of target and drafter, and what a pair file says besides."""
+  if target is None and drafter is None:
+    folder = find_pair(pair)
+    about = _read_pair(folder / "pair.json")
+    return (_member(folder, about.pop("target")), _member(folder, about.pop("drafter"))), about
+  if target is None or drafter is None:
+    raise SpecdecError("a pair of two models needs both, a target and a drafter; only the "
+                       f"{'drafter' if target is None else 'target'} is named")
+  return (target, drafter), {}
+
+
+def _member(folder: pathlib.Path, named: str) -> str | pathlib.Path:
+  """A model that a pair file names: below the file's folder, anywhere, or on the hub."""
+  below = folder / named
+  return named if "/" in named and not below.exists() else below
 
 
 def find_pair(pair: str | pathlib.Path) -> pathlib.Path:

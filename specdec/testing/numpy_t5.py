@@ -90,9 +90,10 @@ def logits(params: Any, config: T5Config, encoder_ids: list[int],
 
   encoder = params["encoder"]
   x = embedding[encoder_ids]
-  bias = _bias(encoder["relpos_bias"], config, len(encoder_ids), True)
   for i in range(config.num_encoder_layers):
     layer = encoder[f"layers_{i}"]
+    owner = layer if config.relpos_per_layer else encoder
+    bias = _bias(owner["relpos_bias"], config, len(encoder_ids), True)
     y = norm(x, layer["pre_attention_layer_norm"])
     x = x + _attention(layer["attention"], config, y, y, bias)
     x = x + _mlp(layer["mlp"], config, norm(x, layer["pre_mlp_layer_norm"]))
@@ -101,17 +102,20 @@ def logits(params: Any, config: T5Config, encoder_ids: list[int],
   decoder = params["decoder"]
   x = embedding[decoder_ids]
   size = len(decoder_ids)
-  bias = _bias(decoder["relpos_bias"], config, size, False)
-  bias = bias + np.where(np.tri(size, dtype=bool), 0, -np.inf)
   none = np.zeros((config.num_heads, 1, 1))
   for i in range(config.num_decoder_layers):
     layer = decoder[f"layers_{i}"]
+    owner = layer if config.relpos_per_layer else decoder
+    bias = _bias(owner["relpos_bias"], config, size, False)
+    bias = bias + np.where(np.tri(size, dtype=bool), 0, -np.inf)
     y = norm(x, layer["pre_self_attention_layer_norm"])
     x = x + _attention(layer["self_attention"], config, y, y, bias)
     y = norm(x, layer["pre_cross_attention_layer_norm"])
     x = x + _attention(layer["encoder_decoder_attention"], config, y, encoded, none)
     x = x + _mlp(layer["mlp"], config, norm(x, layer["pre_mlp_layer_norm"]))
   x = norm(x, decoder["decoder_norm"])
+  if config.scaled_logits:
+    x = x / math.sqrt(config.emb_dim)
   if config.logits_via_embedding:
-    return x / math.sqrt(config.emb_dim) @ embedding.T
+    return x @ embedding.T
   return x @ np.asarray(decoder["logits_dense"]["kernel"], np.float64)

@@ -1,5 +1,6 @@
 """Every mistake is one line that names it, exit code 2, and never a traceback."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -218,11 +219,11 @@ def _damage_json(text):
     (_damage_json("[]"), "names no target"),
     (_damage_json('{"target": 3, "drafter": "drafter"}'), "names no target"),
     (_damage_json('{"target": "target"}'), "names no drafter"),
-    (_damage_json('{"target": "target", "drafter": "gone"}'), "is not a specdec model"),
+    (_damage_json('{"target": "target", "drafter": "gone"}'), "there is no folder"),
     (_damage_json('{"target": "target", "drafter": "drafter", "tasks": ["a"]}'), '"tasks" in'),
     (_damage_json('{"target": "target", "drafter": "drafter", "max_decode_len": "x"}'),
      '"max_decode_len" in'),
-    (lambda f: (f / "drafter" / "model.json").unlink(), "cannot be read"),
+    (lambda f: (f / "drafter" / "model.json").unlink(), "is not a specdec model"),
     (lambda f: (f / "drafter" / "model.json").write_text("{}"), "is not of format"),
     (lambda f: (f / "drafter" / "vocab.model").unlink(), "the bundle is incomplete"),
     (lambda f: (f / "drafter" / "vocab.model").write_bytes(b"\0\1"), "has 2 bytes"),
@@ -232,7 +233,7 @@ def _damage_json(text):
     (lambda f: _cut_short(f), "the bundle is damaged"),
     (lambda f: _edit(f, files=3), "expected a table"),
     (lambda f: _edit(f, config=3), "expected a table"),
-    (lambda f: _edit(f, version=2), "has bundle version 2"),
+    (lambda f: _edit(f, version=3), "has bundle version 3"),
     (lambda f: _edit_config(f, emb_dim=24), "do not fit its architecture"),
     (lambda f: _edit_config(f, emb_dim="x"), "expected a positive integer"),
     (lambda f: _edit_config(f, colour=1), "unknown T5Config fields colour"),
@@ -263,7 +264,8 @@ def _cut_short(folder):
 def _replace_vocabulary(folder, model, **changes):
   (folder / "drafter" / "vocab.model").write_bytes(model)
   about = json.loads((folder / "drafter" / "model.json").read_text())
-  _edit(folder, files={**about["files"], "vocab.model": len(model)}, **changes)
+  _edit(folder, files={**about["files"], "vocab.model": len(model)},
+        sha256={**about["sha256"], "vocab.model": hashlib.sha256(model).hexdigest()}, **changes)
 
 
 def test_pair_with_two_vocabularies(mistake, saved_pair, tmp_path):

@@ -28,9 +28,13 @@ class T5Config:
       activations are applied to parallel projections and multiplied (gated).
     logits_via_embedding: v1.0 ties the output layer to the embedding and scales
       the decoder output by `D ** -0.5`; v1.1 has its own output layer, unscaled.
+    scale_logits: whether the decoder output is scaled by `D ** -0.5`; None scales it
+      where the output layer is tied, as T5X does. Hugging Face knows all four cases.
     dropout_rate: used in training only.
     relpos_num_buckets: buckets of the relative position bias.
     relpos_max_distance: distance from which all positions share a bucket.
+    relpos_per_layer: every layer has a bias of its own, as in T5X's scanned models and
+      umT5, instead of one that the layers of a stack share.
     layer_norm_epsilon: epsilon of the RMS norm.
     dtype: computation dtype, "float32" or "bfloat16". Norms, softmax and logits
       are float32 in both.
@@ -48,6 +52,8 @@ class T5Config:
   dropout_rate: float = 0.0
   relpos_num_buckets: int = 32
   relpos_max_distance: int = 128
+  relpos_per_layer: bool = False
+  scale_logits: bool | None = None
   layer_norm_epsilon: float = 1e-6
   dtype: str = "float32"
 
@@ -66,10 +72,20 @@ class T5Config:
       raise ValueError(
           f"T5Config.mlp_activations is {self.mlp_activations!r}; "
           f"expected names out of {', '.join(_ACTIVATIONS)}")
+    for name, known in (("relpos_per_layer", (False, True)),
+                        ("logits_via_embedding", (False, True)),
+                        ("scale_logits", (None, False, True))):
+      if not any(getattr(self, name) is value for value in known):
+        raise ValueError(f"T5Config.{name} is {getattr(self, name)!r}; expected one of {known}")
     if self.dtype not in ("float32", "bfloat16"):
       raise ValueError(
           f"T5Config.dtype is {self.dtype!r}; expected 'float32' or 'bfloat16' "
           "(float16 overflows in T5's feed-forward output)")
+
+  @property
+  def scaled_logits(self) -> bool:
+    """Whether the decoder output is scaled by `D ** -0.5` before the output layer."""
+    return self.logits_via_embedding if self.scale_logits is None else self.scale_logits
 
   def replace(self, **changes: Any) -> "T5Config":
     """Returns a copy with some fields changed."""

@@ -203,6 +203,8 @@ class EncoderLayer(nn.Module):
     self.pre_mlp_layer_norm = RMSNorm(c)
     self.mlp = Mlp(c, False, self.dot_general)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
+    if c.relpos_per_layer:
+      self.relpos_bias = relpos.RelativePositionBias(c, bidirectional=True)
 
   def __call__(self, x: Array, bias: Array, deterministic: bool = True) -> Array:
     q, k, v = self.attention.self_qkv(self.pre_attention_layer_norm(x))
@@ -228,6 +230,9 @@ class DecoderLayer(nn.Module):
     self.pre_mlp_layer_norm = RMSNorm(c)
     self.mlp = Mlp(c, self.fused, self.dot_general)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
+    if c.relpos_per_layer:
+      self.relpos_bias = relpos.RelativePositionBias(
+          c, bidirectional=False, by_distance=self.fused)
 
   def __call__(
       self,
@@ -276,23 +281,24 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-  """The encoder stack; one relative position bias shared by its layers."""
+  """The encoder stack; its layers share one relative position bias or have their own."""
 
   config: T5Config
   dot_general: DotGeneral = lax.dot_general
 
   def setup(self):
     c = self.config
-    self.relpos_bias = relpos.RelativePositionBias(c, bidirectional=True)
+    if not c.relpos_per_layer:
+      self.relpos_bias = relpos.RelativePositionBias(c, bidirectional=True)
     self.layers = [EncoderLayer(c, self.dot_general)
                    for _ in range(c.num_encoder_layers)]
     self.encoder_norm = RMSNorm(c)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
 
   def __call__(self, x: Array, mask: Array, deterministic: bool = True) -> Array:
-    bias = self.relpos_bias.square(x.shape[1]) + mask_bias(mask)
+    biases = _biases(self, lambda relpos_bias: relpos_bias.square(x.shape[1]) + mask_bias(mask))
     x = self.dropout(x, deterministic=deterministic)
-    for layer in self.layers:
+    for layer, bias in zip(self.layers, biases):
       x = layer(x, bias, deterministic)
     return self.dropout(self.encoder_norm(x), deterministic=deterministic)
 
@@ -306,8 +312,9 @@ class Decoder(nn.Module):
 
   def setup(self):
     c = self.config
-    self.relpos_bias = relpos.RelativePositionBias(
-        c, bidirectional=False, by_distance=self.fused)
+    if not c.relpos_per_layer:
+      self.relpos_bias = relpos.RelativePositionBias(
+          c, bidirectional=False, by_distance=self.fused)
     self.layers = [DecoderLayer(c, self.fused, self.dot_general)
                    for _ in range(c.num_decoder_layers)]
     self.decoder_norm = RMSNorm(c)
@@ -329,10 +336,11 @@ class Decoder(nn.Module):
     """
     g = x.shape[1]
     if cache is None:
-      self_bias = self.relpos_bias.square(g) + mask_bias(
-          jnp.tril(jnp.ones((g, g), bool))[None, None])
+      causal = mask_bias(jnp.tril(jnp.ones((g, g), bool))[None, None])
+      self_biases = _biases(self, lambda relpos_bias: relpos_bias.square(g) + causal)
     else:
-      self_bias = self.relpos_bias.at(cache.length, g, cache.capacity)
+      self_biases = _biases(
+          self, lambda relpos_bias: relpos_bias.at(cache.length, g, cache.capacity))
     cross_bias = mask_bias(source_mask)
     x = self.dropout(x, deterministic=deterministic)
     kept = []
@@ -340,7 +348,7 @@ class Decoder(nn.Module):
       cached = None
       if cache is not None:
         cached = (cache.self_key[i], cache.self_value[i], cache.length)
-      x, k, v = layer(x, self_bias, cross_bias, *cross[i], cached, deterministic)
+      x, k, v = layer(x, self_biases[i], cross_bias, *cross[i], cached, deterministic)
       kept.append((k, v))
     hidden = self.dropout(self.decoder_norm(x), deterministic=deterministic)
     return hidden, kept
@@ -397,11 +405,12 @@ class T5(nn.Module):
   def logits_of(self, hidden: Array) -> Array:
     """Output layer: [B, G, D] -> float32 [B, G, V]."""
     c = self.config
+    if c.scaled_logits:
+      hidden = hidden * jnp.asarray(c.emb_dim**-0.5, hidden.dtype)
     if not c.logits_via_embedding:
       return self.decoder.output(hidden)
     table = self.token_embedder.embedding.astype(c.dtype)
-    scaled = hidden * jnp.asarray(c.emb_dim**-0.5, hidden.dtype)
-    return lax.dot_general(scaled, table, (((2,), (1,)), ((), ())),
+    return lax.dot_general(hidden, table, (((2,), (1,)), ((), ())),
                            preferred_element_type=jnp.float32)
 
   def decode(self, ids: Array, cache: cache_lib.Cache):
@@ -435,6 +444,14 @@ class T5(nn.Module):
                              encoder_mask[:, None, None, :],
                              deterministic=deterministic)
     return self.logits_of(hidden)
+
+
+def _biases(stack: Encoder | Decoder, make: Callable[[relpos.RelativePositionBias], Array]
+            ) -> list[Array]:
+  """The self-attention bias of every layer; computed once where they share it."""
+  if stack.config.relpos_per_layer:
+    return [make(layer.relpos_bias) for layer in stack.layers]
+  return [make(stack.relpos_bias)] * len(stack.layers)
 
 
 def mask_bias(mask: Array) -> Array:

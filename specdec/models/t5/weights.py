@@ -22,7 +22,8 @@ def prepare(params: Params, config: T5Config) -> Params:
   computed with. The hot path then neither concatenates, transposes nor casts.
 
   Args:
-    params: tree in T5X's layout, kernels [in, out].
+    params: tree in T5X's layout, kernels [in, out]. Leaves may be arrays on disk, as
+      anything is that `np.asarray` reads: each is read once, when it is its turn.
     config: the architecture.
 
   Returns:
@@ -32,35 +33,44 @@ def prepare(params: Params, config: T5Config) -> Params:
   for name, layer in params["decoder"].items():
     if name.startswith("layers_"):
       decoder[name] = _fuse_layer(layer, config)
-  decoder["relpos_bias"] = {"by_distance": _by_distance(
-      params["decoder"]["relpos_bias"]["rel_embedding"], config)}
+    elif name == "relpos_bias":
+      decoder[name] = _by_distance(layer, config)
   tree = {**params, "decoder": decoder}
 
   def cast(path, leaf):
-    matrix = path[-1].key in ("kernel", "embedding")
-    return jnp.asarray(leaf, config.dtype if matrix else jnp.float32)
+    return _load(leaf, config.dtype if path[-1].key in ("kernel", "embedding") else "float32")
 
   return jax.tree_util.tree_map_with_path(cast, tree)
 
 
+def _load(leaf: Any, dtype: str) -> jax.Array:
+  """A device array of a dtype out of an array, or of one that is still on disk."""
+  if not isinstance(leaf, jax.Array):
+    # Cast on the host: a device never holds what it does not keep.
+    leaf = np.asarray(leaf, dtype)
+  return jnp.asarray(leaf, dtype)
+
+
 def _fuse_layer(layer: Params, config: T5Config) -> Params:
   attention = layer["self_attention"]
-  qkv = [attention[name]["kernel"] for name in ("query", "key", "value")]
+  qkv = [_load(attention[name]["kernel"], config.dtype) for name in ("query", "key", "value")]
   layer = {**layer, "self_attention": {
       "qkv": {"kernel": jnp.concatenate(qkv, axis=1)}, "out": attention["out"]}}
   gates = len(config.mlp_activations)
   if gates > 1:
-    wide = [layer["mlp"][f"wi_{i}"]["kernel"] for i in range(gates)]
+    wide = [_load(layer["mlp"][f"wi_{i}"]["kernel"], config.dtype) for i in range(gates)]
     layer["mlp"] = {"wi": {"kernel": jnp.concatenate(wide, axis=1)},
                     "wo": layer["mlp"]["wo"]}
+  if config.relpos_per_layer:
+    layer["relpos_bias"] = _by_distance(layer["relpos_bias"], config)
   return layer
 
 
-def _by_distance(rel_embedding: jax.Array, config: T5Config) -> jax.Array:
+def _by_distance(relpos_bias: Params, config: T5Config) -> Params:
   """[H, buckets] -> [H, max_distance + 1]: the bias of a key so far back."""
   buckets = relpos.bucket(-np.arange(config.relpos_max_distance + 1), False,
                           config.relpos_num_buckets, config.relpos_max_distance)
-  return jnp.asarray(rel_embedding, jnp.float32)[:, buckets]
+  return {"by_distance": _load(relpos_bias["rel_embedding"], "float32")[:, buckets]}
 
 
 def mismatch(params: Params, config: T5Config) -> str:

@@ -19,7 +19,6 @@ from specdec.types import Source
 V1_1 = T5Config(vocab_size=50, emb_dim=24, num_heads=3, head_dim=8, mlp_dim=20,
                 num_encoder_layers=2, num_decoder_layers=2)
 V1_0 = V1_1.replace(mlp_activations=("relu",), logits_via_embedding=True)
-T5X_DATA = pathlib.Path(__file__).parents[4] / "shared" / "data" / "t5x_checkpoints"
 CAPACITY = 192
 
 
@@ -59,7 +58,12 @@ init = jax.jit(lambda scorer, weights, source: scorer.init(weights, source, CAPA
                static_argnums=0)
 
 
-@pytest.mark.parametrize("config", [V1_1, V1_0], ids=["v1.1", "v1.0"])
+VARIANTS = {
+    "v1.1": V1_1, "v1.0": V1_0, "tied, unscaled": V1_0.replace(scale_logits=False),
+    "biases of layers": V1_1.replace(relpos_per_layer=True, scale_logits=True)}
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_logits_equal_a_numpy_t5(config):
   params = make_params(config)
   source = make_source([11, 4])
@@ -227,38 +231,3 @@ def test_config_round_trip():
 def test_public_sizes_have_the_public_parameter_counts(size, millions):
   path = pathlib.Path(__file__).parents[3] / "configs" / "t5" / f"v1_1_{size}.json"
   assert round(weights_lib.count(T5Config.from_json(path)) / 1e6) == millions
-
-
-def read_t5x_native(folder: pathlib.Path):
-  """The parameters of a native T5X checkpoint: one zarr array per parameter."""
-  tensorstore = pytest.importorskip("tensorstore")
-  tree: dict = {}
-  for path in folder.glob("target.*"):
-    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(path)}}
-    *parents, name = path.name.split(".")[1:]
-    node = tree
-    for parent in parents:
-      node = node.setdefault(parent, {})
-    node[name] = np.asarray(tensorstore.open(spec).result().read().result())
-  return tree
-
-
-@pytest.mark.skipif(not T5X_DATA.is_dir(), reason="T5X checkpoints are not beside the project")
-def test_golden_numbers_of_t5x():
-  folder = T5X_DATA / "t5_1_1_tiny"
-  about = json.loads((folder / "config.json").read_text())
-  about.pop("scan_layers")
-  config = T5Config.from_dict(about)
-  golden = np.load(folder / "golden.npz")
-  scorer = T5Scorer(config)
-  params = read_t5x_native(folder / "checkpoint_100")
-  assert weights_lib.mismatch(params, config) == ""
-  weights = scorer.prepare(params)
-  encoder_ids = golden["encoder_input_tokens"]
-  source = Source(encoder_ids, (encoder_ids > 0).sum(1).astype(np.int32))
-  with jax.default_matmul_precision("highest"):
-    logits = scorer.logits(weights, source, golden["decoder_input_tokens"])
-    np.testing.assert_allclose(logits, golden["logits"], atol=1e-5)
-    cache = init(scorer, weights, source)
-    cached, _, _ = score(scorer, weights, golden["decoder_input_tokens"], cache)
-  np.testing.assert_allclose(cached, golden["logits"], atol=1e-5)

@@ -1,0 +1,55 @@
+"""Folders that appear whole or not at all."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import shutil
+
+from specdec.errors import SpecdecError
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
+  """A folder to write into, which gets its name when the block ends without an error.
+
+  Until then it has a hidden name. One that was left behind by a process that was killed
+  is removed by the next that writes to the same place.
+
+  Args:
+    path: the folder to be; must not exist.
+
+  Raises:
+    SpecdecError: it exists or cannot be written.
+  """
+  path = pathlib.Path(path).absolute()
+  if os.path.lexists(path):
+    raise SpecdecError(f"{path} exists; give a new folder or remove it first")
+  draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    draft.mkdir(parents=True)
+    _remove_orphans(path)
+    yield draft
+    os.replace(draft, path)
+  except OSError as error:
+    raise SpecdecError(f"cannot write {path}: {error.strerror or error}") from error
+  finally:
+    shutil.rmtree(draft, ignore_errors=True)
+
+
+def _remove_orphans(path: pathlib.Path) -> None:
+  """Removes drafts of this folder whose process is no more."""
+  for draft in path.parent.glob(f".{path.name}.*.tmp"):
+    owner = draft.name.split(".")[-2]
+    if owner.isdigit() and not _runs(int(owner)):
+      shutil.rmtree(draft, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+  try:
+    os.kill(process, 0)
+  except ProcessLookupError:
+    return False
+  except OSError:
+    return True
+  return True
