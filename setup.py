@@ -8,8 +8,7 @@ README = pathlib.Path(__file__).parent / "README.md"
 
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
-# torch is pinned to a version whose plain wheel computes on the CPU: the newest may come
-# with several gigabytes of CUDA.
+# torch is pinned: the tests compare with its numbers, and do not chase its newest release.
 TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
     "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", *HF, "transformers>=5", "torch==2.13.0",
