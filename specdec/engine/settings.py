@@ -127,8 +127,8 @@ class Settings:
 
 
 def _listed(name: str, value: Any) -> Sequence[Any]:
-  if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str) or (
-      not np.ndim(value) and isinstance(value, np.ndarray)):
+  listed = value.ndim > 0 if hasattr(value, "ndim") else isinstance(value, Sequence)
+  if not listed or isinstance(value, str):
     raise SpecdecError(f"{name} is {value!r}; expected a list of ids, () for none")
   return value
 

@@ -61,7 +61,7 @@ def test_a_prompt_can_fill_all_but_one_token(pair):
     ([[5], [9999], [5], [5]], "input 1 has 9999 in its prompt"),
     ([[5], [5], [-1], [5]], "input 2 has -1 in its prompt"),
     ([[5], [[5], [5, 6]], [5], [5]], "input 1 has the prompt"),
-    ([[5], {5}, [5], [5]], "input 1 has the prompt {5}"),
+    ([[5], {5}, [5], [5]], "input 1 has the prompt .5.;"),
     ([[5], [5] * 12, [5], [5]], "input 1 has a prompt of 12 tokens, which leaves none of "
      "max_decode_len 12"),
 ])
