@@ -92,12 +92,7 @@ def _parse(name: str, rest: str, line: str) -> Instruction:
   rest = re.sub(r"/\*.*?\*/", "", rest)
   shape, after = _split_shape(rest)
   opcode, _, arguments = after.partition("(")
-  # Operands end at the first unmatched parenthesis; attributes follow.
-  depth, end = 1, 0
-  for end, c in enumerate(arguments):
-    depth += (c == "(") - (c == ")")
-    if not depth:
-      break
+  end = _closing(arguments)
   operands = tuple(re.findall(r"%([\w.\-]+)", arguments[:end]))
   attributes = arguments[end:].split("metadata=")[0]
   called = _CALLED.findall(attributes)
@@ -112,9 +107,15 @@ def _split_shape(rest: str) -> tuple[str, str]:
   if not rest.startswith("("):
     shape, _, after = rest.partition(" ")
     return shape, after
-  depth = 0
-  for i, c in enumerate(rest):
+  end = 2 + _closing(rest[1:])
+  return rest[:end], rest[end:].lstrip()
+
+
+def _closing(text: str) -> int:
+  """Place of the parenthesis that closes one opened just before the text."""
+  depth = 1
+  for i, c in enumerate(text):
     depth += (c == "(") - (c == ")")
     if not depth:
-      return rest[:i + 1], rest[i + 2:]
-  return rest, ""
+      return i
+  return len(text)

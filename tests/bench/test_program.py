@@ -36,11 +36,9 @@ def test_a_cache_that_is_copied_is_seen(monkeypatch):
   # The obvious way to write a single row: the compiler makes copies of it.
   monkeypatch.setattr(cache_lib, "_scatter", cache_lib._update_slice)
   jax.clear_caches()
-  cache = models.TARGET.num_heads * models.TARGET.head_dim * (1 + models.MAX_LEN + 3)
   lines = moved(models.workload(), 0)
   jax.clear_caches()
-  assert any("copy(" in line for line in lines), lines
-  assert cache  # Its size is among those looked for.
+  assert any(" copy(" in line for line in lines), lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Casting(T5Scorer):
 
   def score(self, weights, tokens, cache):
     # Depends on the tokens, or the compiler would do it once, before the loop.
-    zero = (tokens.sum() * 0).astype(jnp.bfloat16)
+    zero = jnp.minimum(tokens.sum(), 0).astype(jnp.bfloat16)
     return super().score(
         jax.tree.map(lambda x: (x + zero).astype(jnp.float32), weights), tokens, cache)
 
@@ -62,7 +60,7 @@ class Turning(T5Scorer):
   """Turns its kernels around in every call, and back."""
 
   def score(self, weights, tokens, cache):
-    zero = (tokens.sum() * 0).astype(jnp.float32)
+    zero = jnp.minimum(tokens.sum(), 0).astype(jnp.float32)
     turn = lambda x: jax.lax.optimization_barrier(x.T + zero).T if x.ndim == 2 else x
     return super().score(jax.tree.map(turn, weights), tokens, cache)
 

@@ -73,12 +73,13 @@ def make_model(workload: Workload) -> Any:
       relative_attention_num_buckets=config.relpos_num_buckets,
       relative_attention_max_distance=config.relpos_max_distance, dropout_rate=0.0,
       layer_norm_epsilon=config.layer_norm_epsilon, feed_forward_proj=kind,
-      tie_word_embeddings=config.logits_via_embedding, decoder_start_token_id=0,
+      tie_word_embeddings=config.scaled_logits, decoder_start_token_id=0,
       pad_token_id=0, eos_token_id=1)
   with torch.device("meta"):
     model = transformers.T5ForConditionalGeneration(about)
-  # transformers 5 ties the output layer whatever it is told; one of its own again.
-  model.config.tie_word_embeddings = config.logits_via_embedding
+  # transformers 5 ties the output layer whatever it is told, and takes what it is told as
+  # whether to scale: an output layer of its own again, and a flag that says as much.
+  model.config.tie_word_embeddings = config.scaled_logits
   model.lm_head = torch.nn.Linear(config.emb_dim, config.vocab_size, bias=False, device="meta")
   state = {name: torch.from_numpy(array) for name, array in _state(workload, config).items()}
   missing, unexpected = model.load_state_dict(state, strict=False, assign=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from specdec.bench.workload import Workload
 from specdec.engine import precision
+from specdec.errors import SpecdecError
 from specdec.models.t5 import weights as weights_lib
 
 # T5X compares with it to end a row; no id is negative.
@@ -42,6 +43,9 @@ class T5X:
     from t5x.examples.t5 import network
 
     config = workload.target.scorer.config
+    if config.relpos_per_layer or config.scaled_logits != config.logits_via_embedding:
+      raise SpecdecError("T5X's network has one relative position bias per stack, and scales "
+                         "the logits where they are tied; this target differs")
     fields = {name: getattr(config, name) for name in (
         "vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers",
         "num_decoder_layers", "mlp_activations", "logits_via_embedding")}
