@@ -23,8 +23,10 @@ setuptools.setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=setuptools.find_packages(include=["specdec", "specdec.*"]),
-    package_data={"specdec": ["assets/**/*"]},
+    # The size tables go along as data, as if they stood in the package.
+    packages=[*setuptools.find_packages(include=["specdec", "specdec.*"]), "specdec.configs.t5"],
+    package_dir={"specdec.configs.t5": "configs/t5"},
+    package_data={"specdec": ["assets/**/*"], "specdec.configs.t5": ["*.json"]},
     include_package_data=False,
     install_requires=[
         "jax>=0.10",
@@ -45,6 +47,7 @@ setuptools.setup(
         "hf": HF,
         "torch": ["torch>=2.6"],
         "plots": ["matplotlib>=3.8"],
+        "bench": ["torch>=2.6", "transformers>=4.50", "ctranslate2>=4.5"],
         "train": ["optax>=0.2.4", "sacrebleu>=2.4"],
         "test": TEST,
     },

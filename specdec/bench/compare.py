@@ -12,6 +12,8 @@ import time
 from typing import Any
 
 from specdec.bench import records as records_lib
+from specdec.bench.timing import Spread
+from specdec.bench.timing import ratios
 from specdec.core.probs import MIN_TEMPERATURE
 from specdec.engine import generate
 from specdec.engine.job import Job
@@ -24,23 +26,6 @@ from specdec.engine.run import run_batch
 from specdec.engine.settings import Settings
 from specdec.engine.settings import whole
 from specdec.errors import SpecdecError
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-  """Median, quartiles and range of repeated measurements."""
-
-  median: float
-  low: float
-  high: float
-  quartiles: tuple[float, float]
-
-  @classmethod
-  def of(cls, values: Sequence[float]) -> "Spread":
-    median = statistics.median(values)
-    # `statistics.quantiles` wants two values at least.
-    q1, _, q3 = statistics.quantiles([*values, median], n=4, method="inclusive")
-    return cls(median, min(values), max(values), (q1, q3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +93,7 @@ class Comparison:
     """How many times as fast speculation is per token, repeat by repeat."""
     per_token = [[t / max(side.result.tokens, 1) for t in side.times_s]
                  for side in (self.plain, self.speculative)]
-    return Spread.of([plain / ours for plain, ours in zip(*per_token, strict=True)])
+    return ratios(*per_token)
 
   @property
   def verdict(self) -> str:

@@ -21,11 +21,22 @@ def environment() -> dict[str, Any]:
       "jax": jax.__version__,
       "backend": jax.default_backend(),
       "device": device.device_kind,
+      "cpu": _cpu(),
       "devices": jax.device_count(),
       "cpu_cores": os.cpu_count(),
       "python": platform.python_version(),
       "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
   }
+
+
+def _cpu() -> str | None:
+  """Model name of the processor, where the system tells it."""
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+  except OSError:
+    return platform.processor() or None
+  names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+  return names[0] if names else None
 
 
 def _commit() -> str | None:

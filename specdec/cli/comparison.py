@@ -12,7 +12,7 @@ from specdec.cli.outputs import print_line
 if TYPE_CHECKING:
   from specdec.bench.compare import Comparison
   from specdec.bench.compare import Side
-  from specdec.bench.compare import Spread
+  from specdec.bench.timing import Spread
   from specdec.engine.models import Pair
 
 _SHOWN = 8

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 import contextlib
 import dataclasses
-import os
 import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
+from specdec.cli import faults
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import pairs
@@ -140,7 +140,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     except InputError as error:
       raise SpecdecError(f"{inputs.where(error.index)} {error.problem}") from error
     except (RuntimeError, MemoryError) as error:
-      told = _told(error)
+      told = faults.told(error, "--batch_size, --max_decode_len or --max_source_len")
       if told is None:
         raise
       raise told from error
@@ -337,16 +337,3 @@ def _report(totals: Totals, settings: "Settings", file: outputs.OutputFile | Non
   for count, status in ((totals.nan, Status.NAN), (totals.forbidden, Status.FORBIDDEN)):
     if count:
       print(f"warning: {count} of {totals.outputs} outputs: {status.text}", file=sys.stderr)
-
-
-def _told(error: Exception) -> SpecdecError | None:
-  """What a user can change, in words; None for a fault, which keeps its trace."""
-  text = str(error).strip().splitlines()[0] if str(error).strip() else ""
-  if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-    return SpecdecError("not enough memory; lower --batch_size, --max_decode_len or "
-                        "--max_source_len "
-                        f"({text or 'out of memory'})")
-  if "initialize backend" in text:
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    return SpecdecError(f"jax cannot start (JAX_PLATFORMS={platforms!r}): {text}")
-  return None

@@ -32,6 +32,8 @@ COMMANDS = {
                        "models of T5X and Hugging Face into specdec's layout, and back"),
     "inspect": Command("specdec.cli.inspect", "what a checkpoint is, without reading its weights"),
     "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
+    "bench": Command("specdec.cli.bench",
+                     "measure where the time goes, at any T5 size or for a pair"),
 }
 
 USER_ERROR = 2
@@ -61,6 +63,9 @@ Examples
 
   See what speculation is worth on this machine:
     specdec generate --compare --gamma=4 "Two children are building a tower."
+
+  See where the time goes at the shape of two T5 sizes:
+    specdec bench --target_size=base --drafter_size=small
 
 Where to go on
   specdec COMMAND --help  flags of a command, with their defaults

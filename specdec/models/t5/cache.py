@@ -45,16 +45,28 @@ def write(buffer: Array, new: Array, offset: Array) -> Array:
     new: [B, H, G, K].
     offset: int32 [B]; `offset + G <= T` is the caller's duty (the engine
       allocates gamma + 2 slots of slack). Beyond that, a batch of one would be
-      clamped by XLA and larger batches drop the write.
+      clamped by XLA on accelerators; everything else drops the write.
 
   Returns:
     [B, H, T, K].
   """
   new = new.astype(buffer.dtype)
-  if buffer.shape[0] == 1:
-    # The single-row form is one in-place copy in every backend.
-    return lax.dynamic_update_slice(buffer, new, (0, 0, offset[0], 0))
-  rows = jnp.arange(buffer.shape[0])[:, None]
-  slots = offset[:, None] + jnp.arange(new.shape[2])
-  # Advanced indices around a slice put [B, G] first: values are [B, G, H, K].
-  return buffer.at[rows, :, slots].set(new.transpose((0, 2, 1, 3)), mode="drop")
+  if buffer.shape[0] > 1:
+    rows = jnp.arange(buffer.shape[0])[:, None]
+    slots = offset[:, None] + jnp.arange(new.shape[2])
+    # Advanced indices around a slice put [B, G] first: values are [B, G, H, K].
+    return buffer.at[rows, :, slots].set(new.transpose((0, 2, 1, 3)), mode="drop")
+  # An update slice is one in-place copy on accelerators. The CPU compiler fuses it into
+  # each of its users, once as part of the cache and once as an operand of the attention,
+  # and then copies the whole buffer for both; a scatter it writes in place.
+  return lax.platform_dependent(buffer, new, offset, cpu=_scatter, default=_update_slice)
+
+
+def _update_slice(buffer: Array, new: Array, offset: Array) -> Array:
+  return lax.dynamic_update_slice(buffer, new, (0, 0, offset[0], 0))
+
+
+def _scatter(buffer: Array, new: Array, offset: Array) -> Array:
+  heads = jnp.arange(buffer.shape[1])[:, None]
+  slots = offset[0] + jnp.arange(new.shape[2])
+  return buffer.at[0, heads, slots].set(new[0], mode="drop", unique_indices=True)

@@ -6,8 +6,8 @@ T5X wrote drop in. The network reads two layouts of the same numbers:
 * the T5X layout (`fused=False`): one kernel per projection. Used in training.
 * the decode layout (`fused=True`): query, key and value of a self-attention in
   one kernel, the gated projections in one kernel, the relative position bias
-  tabulated by distance. `weights.prepare` turns the first into the second once,
-  at load.
+  tabulated by distance, and with `out_in=True` the decoder's kernels the other
+  way round. `weights.prepare` turns the first into the second once, at load.
 
 The decoder has one path. `decode` runs any number of tokens against a cache, at
 an offset of its own for every row; teacher forcing (training and
@@ -41,6 +41,12 @@ _ACTIVATIONS = {
 }
 
 
+# A CPU multiplies a vector by a matrix as fast as it reads the matrix, but packs a matrix
+# anew to multiply another by it, at the price of about four such reads. Up to so many rows
+# it takes them one by one; all but the first find the kernel in the cache.
+_FEW_ROWS = 4
+
+
 def _kernel_init(scale: float = 1.0):
   return nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal")
 
@@ -60,24 +66,45 @@ class RMSNorm(nn.Module):
 
 
 class Projection(nn.Module):
-  """A bias-free dense layer on the last axis, `[..., I] -> [..., O]`."""
+  """A bias-free dense layer on the last axis, `[..., I] -> [..., O]`.
+
+  Attributes:
+    features: `O`.
+    config: the architecture.
+    dot_general: the matrix product.
+    init_scale: of the initial kernel's variance.
+    out_dtype: of the result; the configuration's by default.
+    out_in: reads the decode layout `kernel_out_in` [O, I] instead of `kernel` [I, O].
+  """
 
   features: int
   config: T5Config
   dot_general: DotGeneral = lax.dot_general
   init_scale: float = 1.0
   out_dtype: Any = None
+  out_in: bool = False
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    kernel = self.param("kernel", _kernel_init(self.init_scale),
-                        (x.shape[-1], self.features), jnp.float32)
+    if self.out_in:
+      kernel = self.param("kernel_out_in", nn.initializers.zeros,
+                          (self.features, x.shape[-1]), jnp.float32)
+    else:
+      kernel = self.param("kernel", _kernel_init(self.init_scale),
+                          (x.shape[-1], self.features), jnp.float32)
     dtype = jnp.dtype(self.config.dtype)
     # Rows and positions form one matrix: XLA then sees the plain product that
     # it has its fastest kernels for, whatever the batch.
     flat = x.astype(dtype).reshape((-1, x.shape[-1]))
-    out = self.dot_general(flat, kernel.astype(dtype), (((1,), (0,)), ((), ())),
-                           preferred_element_type=self.out_dtype or dtype)
+    def product(rows: Array) -> Array:
+      contracted = 1 if self.out_in else 0
+      return self.dot_general(rows, kernel.astype(dtype), (((1,), (contracted,)), ((), ())),
+                              preferred_element_type=self.out_dtype or dtype)
+
+    if self.out_in and 1 < flat.shape[0] <= _FEW_ROWS:
+      out = jnp.concatenate([product(row) for row in jnp.split(flat, flat.shape[0])])
+    else:
+      out = product(flat)
     return out.reshape((*x.shape[:-1], self.features))
 
 
@@ -87,12 +114,13 @@ class Attention(nn.Module):
   config: T5Config
   fused: bool = False
   dot_general: DotGeneral = lax.dot_general
+  out_in: bool = False
 
   def setup(self):
     c = self.config
     width = c.num_heads * c.head_dim
     make = lambda features, scale=1.0: Projection(
-        features, c, self.dot_general, scale)
+        features, c, self.dot_general, scale, out_in=self.out_in)
     if self.fused:
       self.qkv = make(3 * width)
     else:
@@ -157,10 +185,11 @@ class CrossAttention(Attention):
   def setup(self):
     c = self.config
     width = c.num_heads * c.head_dim
-    self.query = Projection(width, c, self.dot_general, 1.0 / c.head_dim)
+    self.query = Projection(width, c, self.dot_general, 1.0 / c.head_dim, out_in=self.out_in)
+    # Used once per source, so that no layout of theirs is worth a conversion.
     self.key = Projection(width, c, self.dot_general)
     self.value = Projection(width, c, self.dot_general)
-    self.out = Projection(c.emb_dim, c, self.dot_general)
+    self.out = Projection(c.emb_dim, c, self.dot_general, out_in=self.out_in)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
 
 
@@ -170,24 +199,26 @@ class Mlp(nn.Module):
   config: T5Config
   fused: bool = False
   dot_general: DotGeneral = lax.dot_general
+  out_in: bool = False
 
   @nn.compact
   def __call__(self, x: Array, deterministic: bool = True) -> Array:
     c = self.config
     names = c.mlp_activations
+    make = lambda features, name: Projection(
+        features, c, self.dot_general, out_in=self.out_in, name=name)
     if self.fused and len(names) > 1:
-      wide = Projection(len(names) * c.mlp_dim, c, self.dot_general, name="wi")(x)
+      wide = make(len(names) * c.mlp_dim, "wi")(x)
       parts = jnp.split(wide, len(names), axis=-1)
     else:
       # T5X: a single projection is `wi`, several are `wi_0`, `wi_1`, ...
       labels = ["wi"] if len(names) == 1 else [f"wi_{i}" for i in range(len(names))]
-      parts = [Projection(c.mlp_dim, c, self.dot_general, name=label)(x)
-               for label in labels]
+      parts = [make(c.mlp_dim, label)(x) for label in labels]
     hidden = _ACTIVATIONS[names[0]](parts[0])
     for name, part in zip(names[1:], parts[1:]):
       hidden = hidden * _ACTIVATIONS[name](part)
     hidden = dropout_lib.Dropout(c.dropout_rate)(hidden, deterministic=deterministic)
-    return Projection(c.emb_dim, c, self.dot_general, name="wo")(hidden)
+    return make(c.emb_dim, "wo")(hidden)
 
 
 class EncoderLayer(nn.Module):
@@ -220,15 +251,16 @@ class DecoderLayer(nn.Module):
   config: T5Config
   fused: bool = False
   dot_general: DotGeneral = lax.dot_general
+  out_in: bool = False
 
   def setup(self):
     c = self.config
     self.pre_self_attention_layer_norm = RMSNorm(c)
-    self.self_attention = Attention(c, self.fused, self.dot_general)
+    self.self_attention = Attention(c, self.fused, self.dot_general, self.out_in)
     self.pre_cross_attention_layer_norm = RMSNorm(c)
-    self.encoder_decoder_attention = CrossAttention(c, False, self.dot_general)
+    self.encoder_decoder_attention = CrossAttention(c, False, self.dot_general, self.out_in)
     self.pre_mlp_layer_norm = RMSNorm(c)
-    self.mlp = Mlp(c, self.fused, self.dot_general)
+    self.mlp = Mlp(c, self.fused, self.dot_general, self.out_in)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
     if c.relpos_per_layer:
       self.relpos_bias = relpos.RelativePositionBias(
@@ -309,19 +341,20 @@ class Decoder(nn.Module):
   config: T5Config
   fused: bool = False
   dot_general: DotGeneral = lax.dot_general
+  out_in: bool = False
 
   def setup(self):
     c = self.config
     if not c.relpos_per_layer:
       self.relpos_bias = relpos.RelativePositionBias(
           c, bidirectional=False, by_distance=self.fused)
-    self.layers = [DecoderLayer(c, self.fused, self.dot_general)
+    self.layers = [DecoderLayer(c, self.fused, self.dot_general, self.out_in)
                    for _ in range(c.num_decoder_layers)]
     self.decoder_norm = RMSNorm(c)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
     if not c.logits_via_embedding:
       self.logits_dense = Projection(
-          c.vocab_size, c, self.dot_general, out_dtype=jnp.float32)
+          c.vocab_size, c, self.dot_general, out_dtype=jnp.float32, out_in=self.out_in)
 
   def cross_kv(self, encoded: Array) -> list[tuple[Array, Array]]:
     return [layer.cross_kv(encoded) for layer in self.layers]
@@ -365,11 +398,13 @@ class T5(nn.Module):
     fused: True reads the decode layout made by `weights.prepare`.
     dot_general: the matrix product of all projections; training replaces it by
       a mixed-precision one.
+    out_in: the decoder's kernels are [out, in], see `weights.prepare`.
   """
 
   config: T5Config
   fused: bool = False
   dot_general: DotGeneral = lax.dot_general
+  out_in: bool = False
 
   def setup(self):
     c = self.config
@@ -377,7 +412,7 @@ class T5(nn.Module):
         c.vocab_size, c.emb_dim, embedding_init=nn.initializers.normal(1.0),
         param_dtype=jnp.float32)
     self.encoder = Encoder(c, self.dot_general)
-    self.decoder = Decoder(c, self.fused, self.dot_general)
+    self.decoder = Decoder(c, self.fused, self.dot_general, self.out_in)
 
   def embed(self, ids: Array) -> Array:
     # Gathered, not a one-hot product; ids outside the table give its last row

@@ -64,11 +64,12 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-def test_logits_equal_a_numpy_t5(config):
+@pytest.mark.parametrize("out_in", [False, True], ids=["in_out", "out_in"])
+def test_logits_equal_a_numpy_t5(config, out_in):
   params = make_params(config)
   source = make_source([11, 4])
   ids = decoder_inputs(2, 9)
-  scorer = T5Scorer(config)
+  scorer = T5Scorer(config, out_in)
   ours = scorer.logits(scorer.prepare(params), source, ids)
   training = T5(config).apply({"params": params}, source.ids, source.mask, ids)
   for row, length in enumerate([11, 4]):
@@ -190,7 +191,7 @@ def test_bfloat16_gives_float32_logits_near_those_of_float32():
   ids = jnp.ones((1, 4), jnp.int32)
   params = T5(V1_1).init(jax.random.key(0), ids, ids > 0, ids)["params"]
   source, ids = make_source([5, 9]), decoder_inputs(2, 6)
-  low = T5Scorer(V1_1.replace(dtype="bfloat16"))
+  low = T5Scorer(V1_1.replace(dtype="bfloat16"), out_in=False)
   weights = low.prepare(params)
   logits = low.logits(weights, source, ids)
   assert logits.dtype == jnp.float32

@@ -1,0 +1,174 @@
+"""`specdec bench`: everything that speed is made of, measured side by side."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import statistics
+from typing import Any
+
+from specdec.bench import memory
+from specdec.bench import predict
+from specdec.bench import records
+from specdec.bench import runs
+from specdec.bench import timing
+from specdec.bench.peers import Peer
+from specdec.bench.timing import Spread
+from specdec.bench.workload import Workload
+
+PLAIN, SPECULATIVE = "plain iteration", "speculative iteration"
+WHOLE = "specdec"
+ALPHAS = (0.6, 0.7, 0.8, 0.9)
+
+
+def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = ALPHAS,
+            peers: Sequence[Callable[[Workload], Peer]] = (),
+            buffer_bytes: int = memory.BUFFER_BYTES,
+            progress: Callable[[str], None] = lambda message: None) -> dict[str, Any]:
+  """Measures a workload and returns a JSON-ready record.
+
+  Args:
+    workload: models, inputs and sizes.
+    repeats: rounds; every subject gives one sample per round.
+    alphas: acceptance rates for which speed-ups are worked out from the measured times.
+    peers: other libraries, made when their turn comes.
+    buffer_bytes: of the memory read, see `memory.readers`.
+    progress: told what goes on.
+  """
+  gamma = workload.gamma
+  # Room for every draft to stand, so that all iterations are alike.
+  iterations = max(workload.max_decode_len // (gamma + 1), 1)
+  progress("compiling plain decoding")
+  plain = runs.Decode(workload, 0)
+  progress("compiling speculative decoding")
+  speculative = runs.Decode(workload, gamma, iterations if workload.random else runs.ALWAYS)
+  subjects: dict[str, Callable[[], float]] = {
+      PLAIN: _warm(plain.per_iteration), SPECULATIVE: _warm(speculative.per_iteration)}
+  progress("compiling single calls")
+  for n in range(1, gamma + 2):
+    subjects[_target(n)] = timing.Sampler(runs.score(workload, workload.target, n))
+  for n in (1, 2):
+    subjects[_drafter(n)] = timing.Sampler(runs.score(workload, workload.drafter, n))
+  subjects["drafter proposal"] = timing.Sampler(runs.propose(workload))
+  readers = memory.readers(buffer_bytes)
+  for name, read in readers.items():
+    subjects[name] = timing.Sampler(read)
+  others = []
+  for make in peers:
+    progress("preparing a baseline")
+    others.append(make(workload))
+    subjects[others[-1].name] = _warm(others[-1].whole)
+  if others:
+    subjects[WHOLE] = _warm(plain.whole)
+
+  samples = timing.interleave(
+      subjects, repeats, [p.name for p in others],
+      progress=lambda done: progress(f"measuring, round {done} of {repeats}"))
+  progress("counting accepted tokens")
+  histogram, totals = runs.accepted_lengths(workload)
+  plain.whole()
+  totals["plain_iterations"] = int(plain.state.iterations)
+  return {
+      "kind": "calls", **records.environment(),
+      **describe(workload, repeats),
+      "compile_s": {"plain": plain.compile_s, "speculative": speculative.compile_s},
+      "seconds": {name: Spread.of(v).rounded() for name, v in samples.items()},
+      **_shares(workload, samples, readers, buffer_bytes),
+      **_speed(workload, samples, alphas, totals),
+      "accepted_lengths": histogram,
+      "identical_outputs": sum(a == b for a, b in zip(plain.ids, totals.pop("ids"), strict=True)),
+      **totals,
+      "baselines": {p.name: _compared(p, plain, samples) for p in others},
+      "samples_s": {name: timing.rounded(v) for name, v in samples.items()},
+  }
+
+
+def _warm(sample: Callable[[], float]) -> Callable[[], float]:
+  sample()
+  return sample
+
+
+def _target(tokens: int) -> str:
+  return f"target call, {tokens} token{'s' * (tokens > 1)}"
+
+
+def _drafter(tokens: int) -> str:
+  return f"drafter call, {tokens} token{'s' * (tokens > 1)}"
+
+
+def describe(workload: Workload, repeats: int) -> dict[str, Any]:
+  """What was measured, for the record."""
+  return {
+      "matmul_precision": "highest" if workload.dtype == "float32" else "default",
+      "target": workload.target.name, "drafter": workload.drafter.name,
+      "weights": "random" if workload.random else "trained", "dtype": workload.dtype,
+      "batch_size": workload.batch_size, "gamma": workload.gamma,
+      "source_len": int(workload.source.ids.shape[1]),
+      "max_decode_len": workload.max_decode_len, "repeats": repeats,
+      "bytes_per_call": {"target": workload.target.bytes_per_call,
+                         "drafter": workload.drafter.bytes_per_call}}
+
+
+def _shares(workload: Workload, samples: dict[str, list[float]], readers: dict[str, Any],
+            buffer_bytes: int) -> dict[str, Any]:
+  """What an iteration consists of, as ratios taken round by round."""
+  gamma = workload.gamma
+  fastest = min(readers, key=lambda name: statistics.median(samples[name]))
+  bandwidth = [buffer_bytes / t for t in samples[fastest]]
+  read = [workload.target.bytes_per_call / t for t in samples[PLAIN]]
+  rows = lambda *names: zip(*(samples[name] for name in names), strict=True)
+  overhead = [i - gamma * d - t for i, d, t in
+              rows(SPECULATIVE, _drafter(1), _target(gamma + 1))]
+  own = [i - p - t for i, p, t in rows(SPECULATIVE, "drafter proposal", _target(gamma + 1))]
+  return {
+      "memory_read": {"method": fastest, "bytes_per_s": Spread.of(bandwidth).rounded()},
+      "plain_read_share": timing.ratios(read, bandwidth).rounded(),
+      "cost_ratio": timing.ratios(samples[_drafter(1)], samples[_target(1)]).rounded(),
+      "verify_ratio": timing.ratios(samples[_target(gamma + 1)], samples[_target(1)]).rounded(),
+      "plain_overhead": Spread.of([(i - t) / i for i, t in rows(PLAIN, _target(1))]).rounded(),
+      # As defined by gamma drafter calls of one token; a proposal begins with one of two.
+      "loop_overhead": timing.ratios(overhead, samples[SPECULATIVE]).rounded(),
+      "loop_overhead_beside_proposal": timing.ratios(own, samples[SPECULATIVE]).rounded()}
+
+
+def _speed(workload: Workload, samples: dict[str, list[float]], alphas: Sequence[float],
+           totals: dict[str, Any]) -> dict[str, Any]:
+  gamma = workload.gamma
+  middle = lambda name: statistics.median(samples[name])
+  c = middle(_drafter(1)) / middle(_target(1))
+  v = middle(_target(gamma + 1)) / middle(_target(1))
+  relative = timing.ratios(samples[PLAIN], samples[SPECULATIVE])
+  table = [{
+      "alpha": alpha,
+      "tokens_per_iteration": predict.tokens_per_iteration(alpha, gamma),
+      "paper": predict.speed_up(alpha, gamma, c),
+      "with_verify_ratio": predict.speed_up(alpha, gamma, c, v),
+      # Nothing is modelled here but how many tokens an iteration yields.
+      "with_measured_iteration": predict.tokens_per_iteration(alpha, gamma) * relative.median,
+  } for alpha in alphas]
+  measured = None
+  if not workload.random:
+    # Rows that have ended idle along: tokens over iterations, not over calls.
+    plain, ours = (totals["tokens"] / n for n in (totals["plain_iterations"],
+                                                  totals["iterations"]))
+    measured = timing.ratios([t / plain for t in samples[PLAIN]],
+                             [t / ours for t in samples[SPECULATIVE]]).rounded()
+  return {"speed_up": measured, "expected_speed_up": timing.rounded(table)}
+
+
+def _compared(peer: Peer, plain: runs.Decode, samples: dict[str, list[float]]) -> dict[str, Any]:
+  """A baseline beside our plain decoding; above 1 is in our favour."""
+  tokens = sum(map(len, peer.ids))
+  ours = sum(map(len, plain.ids))
+  per_token = lambda name, count: [t / count for t in samples[name]]
+  return {
+      "version": peer.version, "dtype": peer.dtype, "tokens": tokens,
+      "ms_per_token": Spread.of([1e3 * t for t in per_token(peer.name, tokens)]).rounded(),
+      "ratio": timing.ratios(per_token(peer.name, tokens), per_token(WHOLE, ours)).rounded(),
+      "rows_alike": sum(a == b for a, b in zip(peer.ids, plain.ids, strict=True)),
+      "first_difference": _first_difference(peer.ids, plain.ids)}
+
+
+def _first_difference(a: list[list[int]], b: list[list[int]]) -> int | None:
+  """The earliest position at which any two rows differ."""
+  places = [next((i for i, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
+            for x, y in zip(a, b, strict=True) if x != y]
+  return min(places, default=None)

@@ -1,0 +1,172 @@
+"""The compiled programs of a workload, each ready to be timed."""
+
+from collections.abc import Callable
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specdec.bench.workload import Part
+from specdec.bench.workload import Workload
+from specdec.core import keys
+from specdec.core import loop
+from specdec.core.contracts import Context
+from specdec.core.state import DecodeState
+from specdec.core.state import Exits
+from specdec.core.state import capacity_for
+from specdec.engine import precision
+from specdec.types import Source
+
+Array = jax.Array
+
+ALWAYS = 2**30
+
+
+class Decode:
+  """Decodes a workload, again and again, with the programs that users run.
+
+  Args:
+    workload: what is decoded.
+    gamma: 0 is plain decoding.
+    max_iterations: leave the loop after so many.
+    trace: keep what happened in each iteration.
+
+  Attributes:
+    compile_s: seconds that tracing and compiling took.
+    program: the compiled loop.
+  """
+
+  def __init__(self, workload: Workload, gamma: int, max_iterations: int = ALWAYS,
+               trace: bool = False):
+    method, b = workload.method(gamma, trace), workload.batch_size
+    self._weights, self._rules = workload.weights(gamma), workload.rules()
+    self._exits = Exits(jnp.int32(max_iterations), jnp.int32(ALWAYS))
+    prompt = Source(np.zeros((b, 1), np.int32), np.ones((b,), np.int32))
+    self._args = jax.device_put((workload.source, prompt, keys.row_keys(0, jnp.arange(b)),
+                                 np.ones((b,), np.bool_)))
+    # As long for plain decoding: attention then reads as many slots on both sides.
+    capacity = capacity_for(workload.max_decode_len, workload.gamma)
+    begin = time.perf_counter()
+    with precision.matmul_precision(workload.dtype):
+      self._start = loop.start.lower(method, self._weights, *self._args, capacity).compile()
+      state = jax.eval_shape(
+          lambda *args: loop.start(method, *args, capacity), self._weights, *self._args)
+      self.program = loop.run.lower(
+          method, self._weights, state, self._rules, self._exits).compile()
+    self.compile_s = time.perf_counter() - begin
+    self.state: DecodeState | None = None
+
+  def start(self) -> DecodeState:
+    """A fresh state, computed."""
+    return jax.block_until_ready(self._start(self._weights, *self._args))
+
+  def run(self, state: DecodeState) -> DecodeState:
+    """Runs the loop on a state and waits; the state is used up."""
+    return jax.block_until_ready(self.program(self._weights, state, self._rules, self._exits))
+
+  def per_iteration(self) -> float:
+    """Seconds of one loop iteration: a sample for `timing.interleave`."""
+    state = self.start()
+    begin = time.perf_counter()
+    self.state = self.run(state)
+    return (time.perf_counter() - begin) / int(self.state.iterations)
+
+  def whole(self) -> float:
+    """Seconds of encoding and decoding everything; likewise."""
+    begin = time.perf_counter()
+    self.state = self.run(self._start(self._weights, *self._args))
+    return time.perf_counter() - begin
+
+  def on(self, source: Source) -> list[list[int]]:
+    """Ids from another source of the same shape."""
+    _, *others = self._args
+    state = self._start(self._weights, jax.device_put(source), *others)
+    self.state = self.run(state)
+    return self.ids
+
+  @property
+  def ids(self) -> list[list[int]]:
+    """Generated ids of the last run, by row."""
+    ids, length = np.asarray(self.state.ids), np.asarray(self.state.length)
+    return [row[1:n].tolist() for row, n in zip(ids, length, strict=True)]
+
+
+def score(workload: Workload, part: Part, tokens: int) -> Callable[[], object]:
+  """A call of one model alone: `tokens` tokens in the middle of a decode.
+
+  Returns:
+    What runs it once and waits. The cache is donated and goes round.
+  """
+  scorer, b, length = part.scorer, workload.batch_size, _middle(workload)
+
+  def call(weights: Any, ids: Array, at: Array, cache: Any) -> tuple[Array, Any]:
+    logits, _, cache = scorer.score(weights, ids, scorer.rollback(cache, at))
+    return logits, cache
+
+  ids, at = jnp.ones((b, tokens), jnp.int32), jnp.full((b,), length, jnp.int32)
+  cache = _cache(workload, part)
+  with precision.matmul_precision(workload.dtype):
+    program = jax.jit(call, donate_argnums=3).lower(part.weights, ids, at, cache).compile()
+
+  def once() -> None:
+    nonlocal cache
+    logits, cache = program(part.weights, ids, at, cache)
+    jax.block_until_ready(logits)
+
+  return once
+
+
+def propose(workload: Workload) -> Callable[[], object]:
+  """The drafter's whole proposal of gamma tokens, in the middle of a decode."""
+  method, b = workload.method(workload.gamma), workload.batch_size
+  drafter, gamma = method.drafter, workload.gamma
+  capacity = capacity_for(workload.max_decode_len, gamma)
+  context = Context(
+      ids=jnp.ones((b, capacity), jnp.int32), length=jnp.full((b,), _middle(workload)),
+      row_keys=keys.row_keys(0, jnp.arange(b)), rules=workload.rules())
+  params, state = workload.drafter.weights, _cache(workload, workload.drafter)
+  call = lambda params, context, state: drafter.propose(params, state, context, gamma)
+  with precision.matmul_precision(workload.dtype):
+    program = jax.jit(call, donate_argnums=2).lower(params, context, state).compile()
+
+  def once() -> None:
+    nonlocal state
+    proposal, state = program(params, context, state)
+    jax.block_until_ready(proposal.tokens)
+
+  return once
+
+
+def _middle(workload: Workload) -> int:
+  return 1 + workload.max_decode_len // 2
+
+
+def _cache(workload: Workload, part: Part) -> Any:
+  capacity = capacity_for(workload.max_decode_len, workload.gamma)
+  init = jax.jit(part.scorer.init, static_argnums=2)
+  with precision.matmul_precision(workload.dtype):
+    return init(part.weights, workload.source, capacity)
+
+
+def accepted_lengths(workload: Workload) -> tuple[list[int], dict[str, Any]]:
+  """How many drafted tokens stood, iteration by iteration, and the totals.
+
+  Returns:
+    How often 0, 1, ... gamma tokens stood, over the iterations of all rows; and `tokens`,
+    `target_calls`, `tested`, `accepted`, `alpha`, `tokens_per_call`, `iterations` and
+    the ids.
+  """
+  decode = Decode(workload, workload.gamma, trace=True)
+  state = decode.state = decode.run(decode.start())
+  stats, trace = jax.device_get((state.stats, state.trace))
+  used = np.arange(trace.num_accepted.shape[1]) < stats.target_calls[:, None]
+  counts = np.bincount(trace.num_accepted[used], minlength=workload.gamma + 1)
+  tokens = sum(map(len, decode.ids))
+  calls, tested, accepted = (int(x.sum()) for x in (
+      stats.target_calls, stats.tested, stats.accepted))
+  return counts.tolist(), {
+      "ids": decode.ids, "tokens": tokens, "target_calls": calls, "tested": tested,
+      "accepted": accepted, "alpha": accepted / tested if tested else None,
+      "tokens_per_call": tokens / calls, "iterations": int(state.iterations)}

@@ -1,0 +1,168 @@
+"""What is measured: two models, what they decode from, and how much."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from specdec.core import rules as rules_lib
+from specdec.core.state import Method
+from specdec.core.state import Weights
+from specdec.drafters.transformer import TransformerDrafter
+from specdec.engine import job as job_lib
+from specdec.engine import models
+from specdec.engine import precision
+from specdec.errors import SpecdecError
+from specdec.models.t5 import sizes
+from specdec.models.t5 import weights as weights_lib
+from specdec.models.t5.config import T5Config
+from specdec.models.t5.scorer import T5Scorer
+from specdec.types import Rules
+from specdec.types import Source
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+  """One of the two models.
+
+  Attributes:
+    name: size or path.
+    scorer: static settings.
+    weights: decode weights.
+  """
+
+  name: str
+  scorer: T5Scorer
+  weights: Any
+
+  @property
+  def bytes_per_call(self) -> int:
+    return weights_lib.bytes_per_call(self.weights, self.scorer.config)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Workload:
+  """Attributes:
+    target: the model whose outputs are wanted.
+    drafter: the approximation model.
+    source: encoder inputs of `B` rows.
+    eos_ids: ids that end a row; none for random weights, whose outputs end nowhere.
+    gamma: tokens drafted per iteration.
+    max_decode_len: tokens per row.
+    random: the weights are random, so that acceptance says nothing.
+  """
+
+  target: Part
+  drafter: Part
+  source: Source
+  eos_ids: tuple[int, ...]
+  gamma: int
+  max_decode_len: int
+  random: bool
+
+  @property
+  def batch_size(self) -> int:
+    return self.source.ids.shape[0]
+
+  @property
+  def dtype(self) -> str:
+    return self.target.scorer.config.dtype
+
+  def method(self, gamma: int, trace: bool = False) -> Method:
+    scorer = self.target.scorer
+    drafter = TransformerDrafter(self.drafter.scorer, scorer.vocab_size) if gamma else None
+    return Method(scorer, drafter, gamma, trace=trace)
+
+  def weights(self, gamma: int) -> Weights:
+    return Weights(self.target.weights, self.drafter.weights if gamma else None)
+
+  def rules(self) -> Rules:
+    """Greedy, without controls."""
+    b = self.batch_size
+    return Rules(rules_lib.sampling(b), rules_lib.limits(b, self.max_decode_len, self.eos_ids),
+                 rules_lib.controls(b))
+
+  def rows(self, begin: int, end: int) -> "Workload":
+    """The same with some of the rows only."""
+    part = Source(self.source.ids[begin:end], self.source.length[begin:end])
+    return dataclasses.replace(self, source=part)
+
+
+def from_sizes(target: str, drafter: str, *, gamma: int, batch_size: int, source_len: int,
+               max_decode_len: int, dtype: str | None = None, seed: int = 0) -> Workload:
+  """Random weights at the shapes of public T5 sizes, on random inputs.
+
+  Raises:
+    SpecdecError: there is no such size.
+  """
+  dtype = dtype or precision.default_dtype()
+  configs = [sizes.load(name).replace(dtype=dtype) for name in (target, drafter)]
+  parts = []
+  for i, (name, config) in enumerate(zip((target, drafter), configs, strict=True)):
+    scorer = T5Scorer(config)
+    weights = scorer.prepare(random_params(config, seed + i))
+    parts.append(Part(name, scorer, jax.block_until_ready(weights)))
+  source = random_source(batch_size, source_len, configs[0].vocab_size, seed)
+  return Workload(*parts, source, (), gamma, max_decode_len, random=True)
+
+
+def from_pair(pair: models.Pair, texts: Sequence[str] = (), *, gamma: int, batch_size: int,
+              source_len: int, max_decode_len: int, task: str | None = None,
+              seed: int = 0) -> Workload:
+  """A pair on given texts, or on random ids when there are none.
+
+  Args:
+    pair: target and drafter.
+    texts: taken in turn until the batch is full.
+    gamma: tokens drafted per iteration.
+    batch_size: rows.
+    source_len: of random ids; texts are cut to the pair's own limit.
+    max_decode_len: tokens per row; with random ids nothing ends before.
+    task: whose prefix goes before each text.
+    seed: of the random ids.
+
+  Raises:
+    SpecdecError: there are more texts than rows, or the task is unknown.
+  """
+  parts = [Part(m.name, m.scorer, m.weights) for m in (pair.target, pair.drafter)]
+  eos: tuple[int, ...] = ()
+  if texts:
+    if len(texts) > batch_size:
+      raise SpecdecError(f"there are {len(texts)} texts for a batch of {batch_size}; raise "
+                         "--batch_size or give fewer texts")
+    encoded = job_lib.from_texts(
+        pair, list(texts), task, {"max_decode_len": max_decode_len}).encoded
+    rows = [encoded[i % len(encoded)].ids for i in range(batch_size)]
+    source = models.make_source(rows)
+    eos = (pair.vocabulary.eos_id,)
+  else:
+    source = random_source(batch_size, source_len, len(pair.vocabulary), seed)
+  return Workload(*parts, source, eos, gamma, max_decode_len, random=False)
+
+
+def random_source(batch_size: int, source_len: int, vocab_size: int, seed: int) -> Source:
+  """Rows of `source_len` random ids, none of them padding or EOS."""
+  rng = np.random.default_rng(seed)
+  ids = rng.integers(min(2, vocab_size - 1), vocab_size, (batch_size, source_len))
+  return Source(ids.astype(np.int32), np.full((batch_size,), source_len, np.int32))
+
+
+def random_params(config: T5Config, seed: int = 0) -> dict:
+  """Parameters in T5X's layout, drawn with the variances that T5 starts from."""
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    name = path[-1].key
+    if name == "scale":
+      return np.ones(leaf.shape, np.float32)
+    variance = 1.0
+    if name == "kernel":
+      variance = 1 / leaf.shape[0]
+      # T5 has no 1/sqrt(head size) in its attention; its query weights are smaller.
+      if path[-2].key == "query":
+        variance /= config.head_dim
+    return np.float32(variance ** 0.5) * rng.standard_normal(leaf.shape, np.float32)
+
+  return jax.tree_util.tree_map_with_path(draw, weights_lib.abstract(config))

@@ -1,0 +1,176 @@
+"""`specdec bench`: where the time of decoding goes, on this machine."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+from typing import Any
+
+from specdec.cli import faults
+from specdec.cli import inputs as inputs_lib
+from specdec.cli import outputs
+from specdec.cli.flags import Flags
+from specdec.errors import SpecdecError
+
+if TYPE_CHECKING:
+  from specdec.bench.workload import Workload
+
+INTRO = """\
+specdec bench: measures plain and speculative decoding, and the calls they consist of.
+
+Usage
+  specdec bench [--target_size=SIZE --drafter_size=SIZE] [FLAGS]
+  specdec bench --pair=NAME|DIR [FLAGS] [TEXT ...]
+
+Everything takes turns in one process, after warm-up and compilation. Sizes have random
+weights: the time of an iteration does not depend on how many drafted tokens stand, so the
+speed-up follows for any acceptance rate. Decoding is greedy."""
+
+OUTRO = """\
+Examples
+  specdec bench --target_size=base --drafter_size=small
+  specdec bench --pair=demo "A dog runs across the grass."
+  specdec bench --target_size=small --drafter_size=tiny --batch_size=1,2,4,8,16,32
+  specdec bench --target_size=base --baseline=t5x --json=record.json"""
+
+
+def make_flags() -> Flags:
+  """The command's flags."""
+  flags = Flags("bench", INTRO, OUTRO)
+  flags.group("Models")
+  flags.text("target_size", "base", "SIZE", "shape of the target: tiny, small, base, large, xl "
+             "or xxl")
+  flags.text("drafter_size", "small", "SIZE", "shape of the drafter")
+  flags.text("pair", None, "NAME|DIR", "a pair of models instead")
+  flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
+               "precision of the weights; auto is float32 on CPU, else bfloat16")
+  flags.group("Work")
+  flags.whole("gamma", 4, "tokens drafted per call of the target")
+  flags.text("batch_size", "1", "N[,N]", "rows decoded together; several sizes are compared "
+             "with each other, instead of calls")
+  flags.whole("source_len", 64, "encoder tokens of random inputs")
+  flags.whole("max_decode_len", 64, "tokens per row; random inputs end nowhere before")
+  flags.text("task", None, "NAME", "task of the pair whose prefix goes before each text; none "
+             "for no prefix [the pair's first]")
+  flags.text("input_file", None, "FILE", "texts for the pair, one a line; - is standard input")
+  flags.whole("seed", 0, "of random weights and inputs")
+  flags.group("Measuring")
+  flags.whole("repeats", 15, "rounds in which everything takes a turn")
+  flags.text("alphas", "0.6,0.7,0.8,0.9", "X[,X]", "acceptance rates to work speed-ups out for")
+  flags.texts("baseline", "NAME", "t5x, hf, ctranslate2 or ctranslate2_int8: time that library "
+              "too, on the same weights; may be given several times")
+  flags.group("Output")
+  flags.text("json", None, "FILE", "write everything that was measured as JSON")
+  flags.switch("overwrite", "replace a file that exists")
+  return flags
+
+
+def main(flags: Flags, args: Sequence[str]) -> int:
+  """Runs the command. What can be refused without the models is refused first."""
+  batches = _checked(flags)
+  alphas = _numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
+  texts: list[str] = []
+  if args or flags.input_file is not None:
+    if flags.pair is None:
+      raise SpecdecError("texts need a model that knows words; add --pair, or drop the texts")
+    texts = inputs_lib.read(args, flags.input_file).texts
+    if not flags.given("batch_size"):
+      batches = [len(texts)]
+  with contextlib.ExitStack() as stack:
+    file = None
+    if flags.json is not None:
+      file = stack.enter_context(
+          outputs.OutputFile("--json", flags.json, flags.overwrite, flags.input_file))
+    from specdec.bench import peers
+
+    baselines = [peers.find(name) for name in dict.fromkeys(flags.baseline)]
+    try:
+      with _told() as progress:
+        progress("making the models")
+        record = _measure(flags, texts, batches, alphas, baselines, progress)
+    except (RuntimeError, MemoryError) as error:
+      told = faults.told(error, "--batch_size, --source_len or --max_decode_len")
+      if told is None:
+        raise
+      raise told from error
+    if file:
+      file.write(outputs.to_json(record))
+  from specdec.cli import bench_report
+
+  bench_report.show(record)
+  if flags.json is not None:
+    print(f"measurements written to {flags.json}", file=sys.stderr)
+  return 0
+
+
+def _checked(flags: Flags) -> list[int]:
+  """Checks numbers and what goes together; returns the batch sizes."""
+  from specdec.engine.settings import whole
+
+  whole("gamma", flags.gamma, 1, 64)
+  whole("source_len", flags.source_len, 1, 2**16)
+  whole("max_decode_len", flags.max_decode_len, 2, 2**16)
+  whole("repeats", flags.repeats, 1, 1000)
+  whole("seed", flags.seed, 0, 2**32 - 1)
+  batches = _numbers("batch_size", flags.batch_size, int, lambda n: 1 <= n <= 2**16,
+                     "integers from 1 to 65536")
+  sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
+  if flags.pair is not None and sized:
+    raise SpecdecError(f"--pair does not go with --{sized[0]}: the pair has its own models")
+  for name in ("task", "input_file"):
+    if flags.pair is None and flags.given(name):
+      raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
+  if len(batches) > 1 and flags.baseline:
+    raise SpecdecError("--baseline goes with a single --batch_size; give one size")
+  return batches
+
+
+def _numbers(name: str, text: str, kind: type, allowed: Callable[[Any], bool],
+             expected: str) -> list:
+  """Reads a list of numbers, such as `1,2,4`."""
+  try:
+    values = [kind(part) for part in text.split(",")]
+  except ValueError:
+    values = []
+  if not values or not all(map(allowed, values)):
+    raise SpecdecError(f"--{name} is {text!r}; expected {expected}, with commas between them")
+  return values
+
+
+def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[float],
+             baselines: list[Callable], progress: Callable[[str], None]) -> dict[str, Any]:
+  from specdec.bench import measure
+  from specdec.bench import sweep
+
+  workload = _workload(flags, texts, max(batches))
+  if len(batches) > 1:
+    return sweep.sweep(workload, batches, repeats=flags.repeats, progress=progress)
+  return measure.measure(workload, repeats=flags.repeats, alphas=alphas, peers=baselines,
+                         progress=progress)
+
+
+def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
+  from specdec.bench import workload
+  from specdec.engine import models
+
+  dtype = None if flags.dtype == "auto" else flags.dtype
+  options = dict(gamma=flags.gamma, batch_size=batch_size, source_len=flags.source_len,
+                 max_decode_len=flags.max_decode_len, seed=flags.seed)
+  if flags.pair is None:
+    return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
+  task = None if flags.task is None else "" if flags.task == "none" else flags.task
+  return workload.from_pair(models.load_pair(flags.pair, dtype), texts, task=task, **options)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[Callable[[str], None]]:
+  """Says on a terminal what is going on."""
+  if not sys.stderr.isatty():
+    yield lambda message: None
+    return
+  from rich.console import Console
+
+  with Console(stderr=True).status("") as status:
+    yield lambda message: status.update(message)

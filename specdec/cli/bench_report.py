@@ -1,0 +1,99 @@
+"""What `specdec bench` shows of a record: a few tables and lines."""
+
+import sys
+from typing import Any
+
+from specdec.cli.outputs import print_line
+
+
+def show(record: dict[str, Any]) -> None:
+  """Prints a record of either kind."""
+  {"calls": _calls, "batches": _batches}[record["kind"]](record)
+  print_line("")
+  print_line(f"{record['target']} / {record['drafter']} ({record['weights']} weights), gamma "
+             f"{record['gamma']}, batch {record['batch_size']}, source {record['source_len']}, "
+             f"{record['max_decode_len']} tokens, {record['dtype']}, {record['cpu'] or ''} "
+             f"{record['device']} x{record['cpu_cores']}, jax {record['jax']}")
+  print_line(f"medians of {record['repeats']} rounds, quartiles in brackets; ratios are taken "
+             "round by round")
+
+
+def _calls(r: dict[str, Any]) -> None:
+  one = r["seconds"]["target call, 1 token"]["median"]
+  rows = [[name, *_milliseconds(spread), f"{spread['median'] / one:.2f}"]
+          for name, spread in r["seconds"].items()
+          if any(word in name for word in ("iteration", "call", "proposal"))]
+  _table(["", "ms", "quartiles", "x one-token target call"], rows)
+  print_line("")
+  read, gamma = r["memory_read"], r["gamma"]
+  lines = [
+      ("c, drafter call / target call", _ratio(r["cost_ratio"])),
+      (f"v, target call of {gamma + 1} tokens / of 1", _ratio(r["verify_ratio"])),
+      ("loop overhead, share of an iteration", _percent(r["loop_overhead"])),
+      ("  beyond the proposal as a whole", _percent(r["loop_overhead_beside_proposal"])),
+      ("  of plain decoding", _percent(r["plain_overhead"])),
+      ("memory read, GB/s", f"{read['bytes_per_s']['median'] / 1e9:.1f} ({read['method']})"),
+      ("weights read by plain decoding, share of it", _percent(r["plain_read_share"])),
+      ("compilation, s: plain, speculative",
+       f"{r['compile_s']['plain']:.1f}, {r['compile_s']['speculative']:.1f}"),
+      ("drafted tokens that stood: 0, 1, ... gamma",
+       " ".join(map(str, r["accepted_lengths"]))),
+      ("tokens, target calls, alpha", f"{r['tokens']}, {r['target_calls']}, "
+       + ("-" if r["alpha"] is None else f"{r['alpha']:.3f}")),
+      ("rows as in plain decoding", f"{r['identical_outputs']} of {r['batch_size']}")]
+  _table(["", ""], [list(line) for line in lines], header=False)
+  print_line("")
+  _table(["alpha", "tokens an iteration", "paper's formula", "with v", "with the loop's time"],
+         [[f"{e['alpha']:g}", f"{e['tokens_per_iteration']:.2f}", f"{e['paper']:.2f}x",
+           f"{e['with_verify_ratio']:.2f}x", f"{e['with_measured_iteration']:.2f}x"]
+          for e in r["expected_speed_up"]])
+  if r["speed_up"]:
+    print_line("")
+    print_line(f"measured: {_ratio(r['speed_up'])} times plain decoding")
+  if r["baselines"]:
+    print_line("")
+    _table(["baseline", "version", "dtype", "ms a token", "x ours", "rows alike"],
+           [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
+             _ratio(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
+            for name, b in r["baselines"].items()])
+
+
+def _batches(r: dict[str, Any]) -> None:
+  _table(["batch", "plain tokens/s", "x batch 1", "speculative iterations x batch 1",
+          "rows as alone: plain, speculative"],
+         [[str(b["batch_size"]), f"{b['tokens_per_s']['median']:.1f}",
+           _ratio(b["times_batch_1"]), _ratio(b["iteration_times_batch_1"]),
+           f"{b['rows_alike_plain']}, {b['rows_alike_speculative']}"] for b in r["batches"]])
+
+
+def _milliseconds(spread: dict[str, Any]) -> tuple[str, str]:
+  low, high = spread["quartiles"]
+  return f"{1e3 * spread['median']:.2f}", f"{1e3 * low:.2f} to {1e3 * high:.2f}"
+
+
+def _ratio(spread: dict[str, Any]) -> str:
+  low, high = spread["quartiles"]
+  return f"{spread['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _percent(spread: dict[str, Any]) -> str:
+  low, high = spread["quartiles"]
+  return f"{spread['median']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _table(columns: list[str], rows: list[list[str]], header: bool = True) -> None:
+  from rich import box
+  from rich.console import Console
+  from rich.table import Table
+
+  table = Table(box=box.SIMPLE_HEAD if header else None, pad_edge=False, show_header=header)
+  for i, name in enumerate(columns):
+    table.add_column(name, justify="right" if i and header else "left")
+  for row in rows:
+    table.add_row(*row)
+  console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 100)
+  with console.capture() as captured:
+    console.print(table)
+  for line in captured.get().splitlines():
+    if line.strip():
+      print_line(line.rstrip())

@@ -1,0 +1,177 @@
+"""`specdec bench`: what it measures, what it works out from it, and what it records."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from specdec.bench import measure as measure_lib
+from specdec.bench import memory
+from specdec.bench import peers
+from specdec.bench import predict
+from specdec.bench import runs
+from specdec.bench import sweep as sweep_lib
+from specdec.bench import timing
+from specdec.bench import workload as workload_lib
+from specdec.errors import SpecdecError
+from specdec.models.t5 import sizes
+from specdec.models.t5 import weights as weights_lib
+from specdec.testing import tiny
+from tests.bench import models
+
+TEXTS = ("A small boat.", "The cat sleeps.")
+BUFFER = 2**20
+
+
+@pytest.fixture(scope="module")
+def workload():
+  return workload_lib.from_pair(tiny.pair(), TEXTS, gamma=2, batch_size=2, source_len=8,
+                                max_decode_len=12, task="")
+
+
+@pytest.fixture(scope="module")
+def record(workload):
+  done = measure_lib.measure(workload, repeats=3, buffer_bytes=BUFFER)
+  return json.loads(json.dumps(done))
+
+
+def test_the_record_says_what_was_measured_and_where(record):
+  for field in ("commit", "device", "cpu", "jax", "date", "dtype", "matmul_precision", "target",
+                "gamma", "batch_size", "max_decode_len", "weights", "compile_s"):
+    assert field in record
+  for name in ("plain iteration", "speculative iteration", "target call, 1 token",
+               "target call, 2 tokens", "target call, 3 tokens", "drafter call, 1 token",
+               "drafter call, 2 tokens", "drafter proposal"):
+    spread = record["seconds"][name]
+    assert len(record["samples_s"][name]) == 3
+    assert 0 < spread["low"] <= spread["quartiles"][0] <= spread["median"] <= spread["high"]
+
+
+def test_ratios_are_worked_out_from_the_samples(record):
+  s = record["samples_s"]
+  rounds = zip(s["speculative iteration"], s["drafter call, 1 token"], s["target call, 3 tokens"])
+  overhead = statistics.median((i - 2 * d - t) / i for i, d, t in rounds)
+  assert record["loop_overhead"]["median"] == pytest.approx(overhead, abs=1e-3)
+  c = statistics.median(d / t for d, t in zip(s["drafter call, 1 token"],
+                                              s["target call, 1 token"]))
+  assert record["cost_ratio"]["median"] == pytest.approx(c, rel=1e-3)
+  share = statistics.median(
+      record["bytes_per_call"]["target"] / t / (BUFFER / m)
+      for t, m in zip(s["plain iteration"], s[record["memory_read"]["method"]]))
+  assert record["plain_read_share"]["median"] == pytest.approx(share, rel=1e-3)
+
+
+def test_counts_are_those_of_decoding(record):
+  import specdec
+
+  result = specdec.generate(tiny.pair(), TEXTS, task="", gamma=2)
+  assert record["tokens"] == result.tokens and record["accepted"] == result.accepted
+  assert record["alpha"] == pytest.approx(result.alpha)
+  counts = record["accepted_lengths"]
+  assert len(counts) == 3 and sum(counts) == record["target_calls"] == result.target_calls
+  assert sum(n * k for n, k in enumerate(counts)) == record["accepted"]
+  assert record["identical_outputs"] == 2
+  assert record["speed_up"]["median"] > 0
+
+
+def test_random_weights_run_to_the_end_without_eos():
+  decode = _decoded(models.workload(2))
+  assert {len(row) for row in decode.ids} == {models.MAX_LEN}
+  assert decode.state.iterations == models.MAX_LEN
+
+
+def _decoded(work, gamma=0):
+  decode = runs.Decode(work, gamma)
+  decode.whole()
+  return decode
+
+
+def test_rows_of_a_batch_are_compared_with_their_own_runs():
+  done = json.loads(json.dumps(sweep_lib.sweep(models.workload(2), [2], repeats=2)))
+  assert [b["batch_size"] for b in done["batches"]] == [1, 2]
+  for b in done["batches"]:
+    assert b["rows_alike_plain"] == b["rows_alike_speculative"] == b["batch_size"]
+  assert done["batches"][0]["times_batch_1"]["median"] == 1
+
+
+def test_bytes_of_a_call_are_counted_by_hand():
+  c = models.TARGET
+  width = c.num_heads * c.head_dim
+  per_layer = (3 * width + width + 2 * width + 3 * c.mlp_dim) * c.emb_dim + 3 * c.emb_dim
+  bias = c.num_heads * (c.relpos_max_distance + 1)
+  total = per_layer * c.num_decoder_layers + c.vocab_size * c.emb_dim + c.emb_dim + bias
+  assert models.part(c).bytes_per_call == 4 * total
+  tied = c.replace(logits_via_embedding=True)
+  assert models.part(tied).bytes_per_call == 4 * total
+
+
+def test_turns_alternate_and_ratios_pair_rounds():
+  order = []
+
+  def subject(name, seconds):
+    def sample():
+      order.append(name)
+      return next(seconds)
+    return sample
+
+  samples = timing.interleave({"a": subject("a", iter([2.0, 9.0, 4.0])),
+                               "b": subject("b", iter([1.0, 3.0, 4.0]))}, 3)
+  assert order == ["a", "b", "b", "a", "a", "b"]
+  spread = timing.ratios(samples["a"], samples["b"])
+  assert (spread.low, spread.median, spread.high) == (1, 2, 3)
+
+
+def test_every_reader_reads_the_whole_buffer():
+  for read in memory.readers(BUFFER).values():
+    out = read()
+    total = sum(map(float, out)) if isinstance(out, list) else float(np.sum(out))
+    assert total == BUFFER // 4
+
+
+def test_predictions_are_those_of_the_paper():
+  # Table 1 (c = 0), then theory against measurement.
+  for alpha, gamma, speed in ((0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 5, 3.69), (0.9, 10, 6.86)):
+    assert predict.speed_up(alpha, gamma, 0.0) == pytest.approx(speed, abs=0.006)
+  assert predict.speed_up(0.75, 7, 0.02) == pytest.approx(3.2, abs=0.06)
+  assert predict.speed_up(1.0, 4, 0.1) == pytest.approx(5 / 1.4)
+  assert predict.speed_up(0.8, 4, 0.1, 1.5) < predict.speed_up(0.8, 4, 0.1)
+
+
+def test_sizes_are_found():
+  assert {"tiny", "small", "base", "large", "xl", "xxl"} <= set(sizes.names())
+  with pytest.raises(SpecdecError, match="expected one of base, large"):
+    sizes.load("huge")
+
+
+@pytest.mark.parametrize("out_in", [False, True])
+def test_prepared_weights_are_restored(out_in):
+  params = workload_lib.random_params(models.TARGET)
+  part = models.part(models.TARGET, out_in=out_in)
+  restored = weights_lib.restore(part.weights, models.TARGET)
+  assert weights_lib.mismatch(restored, models.TARGET) == ""
+  import jax
+
+  jax.tree.map(np.testing.assert_array_equal, restored, params)
+
+
+@pytest.mark.parametrize("name", peers.NAMES)
+def test_a_baseline_gives_our_ids(name):
+  try:
+    make = peers.find(name)
+  except SpecdecError as error:
+    pytest.skip(str(error))
+  work = models.workload(2)
+  peer = make(work)
+  assert peer.name == name and peer.whole() > 0
+  assert {len(row) for row in peer.ids} == {models.MAX_LEN}
+  if "int8" not in name:
+    assert peer.ids == _decoded(work).ids
+
+
+def test_a_baseline_that_is_not_there_says_how_to_get_it(monkeypatch):
+  monkeypatch.setattr(peers, "_installed", lambda package: False)
+  for name, how in (("hf", "pip install"), ("ctranslate2", "pip install ctranslate2"),
+                    ("t5x", "git clone")):
+    with pytest.raises(SpecdecError, match=how):
+      peers.find(name)
