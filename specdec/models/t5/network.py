@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from specdec.models.t5 import cache as cache_lib
 from specdec.models.t5 import dropout as dropout_lib
+from specdec.models.t5 import products
 from specdec.models.t5 import relpos
 from specdec.models.t5.config import T5Config
 
@@ -39,12 +40,6 @@ _ACTIVATIONS = {
     "silu": nn.silu,
     "linear": lambda x: x,
 }
-
-
-# A CPU multiplies a vector by a matrix as fast as it reads the matrix, but packs a matrix
-# anew to multiply another by it, at the price of about four such reads. Up to so many rows
-# it takes them one by one; all but the first find the kernel in the cache.
-_FEW_ROWS = 4
 
 
 def _kernel_init(scale: float = 1.0):
@@ -96,15 +91,12 @@ class Projection(nn.Module):
     # Rows and positions form one matrix: XLA then sees the plain product that
     # it has its fastest kernels for, whatever the batch.
     flat = x.astype(dtype).reshape((-1, x.shape[-1]))
-    def product(rows: Array) -> Array:
-      contracted = 1 if self.out_in else 0
-      return self.dot_general(rows, kernel.astype(dtype), (((1,), (contracted,)), ((), ())),
-                              preferred_element_type=self.out_dtype or dtype)
-
-    if self.out_in and 1 < flat.shape[0] <= _FEW_ROWS:
-      out = jnp.concatenate([product(row) for row in jnp.split(flat, flat.shape[0])])
+    if self.out_in and dtype == jnp.float32 and 1 < flat.shape[0] <= products.FEW_ROWS:
+      out = products.few_rows(flat, kernel.astype(dtype))
     else:
-      out = product(flat)
+      contracted = 1 if self.out_in else 0
+      out = self.dot_general(flat, kernel.astype(dtype), (((1,), (contracted,)), ((), ())),
+                             preferred_element_type=self.out_dtype or dtype)
     return out.reshape((*x.shape[:-1], self.features))
 
 
