@@ -8,13 +8,13 @@ from specdec.cli.outputs import print_text
 if TYPE_CHECKING:
   from rich.text import Text
 
-  from specdec.data.vocabulary import Vocabulary
+  from specdec.data.base import BaseVocabulary
   from specdec.engine.result import Record
 
 LEGEND = "before| accepted [-rejected-] {+the target's own+}"
 
 
-def show(record: "Record", vocabulary: "Vocabulary") -> None:
+def show(record: "Record", vocabulary: "BaseVocabulary") -> None:
   """Prints a line per iteration: what stood before it, and what became of its draft.
 
   Accepted tokens are green, the rejected one red, the target's own blue; the marks
@@ -43,7 +43,7 @@ def show(record: "Record", vocabulary: "Vocabulary") -> None:
   print_text(f"   => {record.output}")
 
 
-def _text(ids, vocabulary: "Vocabulary") -> str:
+def _text(ids, vocabulary: "BaseVocabulary") -> str:
   """Pieces as they are, with the space that T5's underscore stands for."""
   return "".join(vocabulary.pieces(ids)).replace("\u2581", " ")
 

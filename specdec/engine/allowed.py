@@ -15,7 +15,7 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.base import BaseVocabulary
 from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
@@ -79,7 +79,7 @@ class AllowedSequences:
     return cls(padded(token, -1), padded(begin, 0), padded(count, 0), widest)
 
   @classmethod
-  def from_texts(cls, vocabulary: Vocabulary, texts: Iterable[str]) -> "AllowedSequences":
+  def from_texts(cls, vocabulary: BaseVocabulary, texts: Iterable[str]) -> "AllowedSequences":
     """The trie of texts as the vocabulary writes them, each ended by its EOS.
 
     Raises:
@@ -137,7 +137,7 @@ def _checked(index: int, sequence: Any) -> tuple[int, ...]:
   return tuple(row.tolist())
 
 
-def _encoded(vocabulary: Vocabulary, index: int, text: Any) -> list[int]:
+def _encoded(vocabulary: BaseVocabulary, index: int, text: Any) -> list[int]:
   if not isinstance(text, str) or not text.strip():
     raise InputError(index, f"of the allowed texts is {text!r}; expected a text")
   ids = vocabulary.encode(text)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from specdec.data.vocabulary import Vocabulary
+from specdec.data.base import BaseVocabulary
 from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
 
-def encode(prompt: Any, count: int, vocabulary: Vocabulary, width: int, eos_ids: Sequence[int],
+def encode(prompt: Any, count: int, vocabulary: BaseVocabulary, width: int, eos_ids: Sequence[int],
            limit: int) -> list[list[int]]:
   """Ids of every input's prompt.
 
