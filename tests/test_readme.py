@@ -20,7 +20,25 @@ def test_python_snippets():
     exec(compile(snippet, "README.md", "exec"), names)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("bench")])
+def test_commands_that_measure_are_typed_right(command):
+  """They take minutes; what they do is tested in tests/bench."""
+  from specdec.bench import peers
+  from specdec.cli import bench
+
+  flags = bench.make_flags()
+  flags.parse(shlex.split(command)[1:])
+  assert bench.check(flags)
+  assert set(flags.baseline) <= set(peers.NAMES)
+
+
+def test_tables_on_speed_are_those_of_the_records():
+  from specdec.bench import tables
+
+  assert tables.insert(README) == README, "run scripts/readme_tables.py"
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("bench")])
 def test_commands(command, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "in.txt").write_text("A dog dog runs acros the grass.\n", encoding="utf-8")

@@ -69,7 +69,7 @@ def make_flags() -> Flags:
 
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
-  batches = _checked(flags)
+  batches = check(flags)
   alphas = _numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
   texts: list[str] = []
   if args or flags.input_file is not None:
@@ -105,7 +105,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   return 0
 
 
-def _checked(flags: Flags) -> list[int]:
+def check(flags: Flags) -> list[int]:
   """Checks numbers and what goes together; returns the batch sizes."""
   from specdec.engine.settings import whole
 

@@ -1,5 +1,7 @@
 """`specdec bench`: what it measures, what it works out from it, and what it records."""
 
+import contextlib
+import io
 import json
 import statistics
 
@@ -14,6 +16,9 @@ from specdec.bench import runs
 from specdec.bench import sweep as sweep_lib
 from specdec.bench import timing
 from specdec.bench import workload as workload_lib
+from specdec.cli import bench_report
+from specdec.cli.main import run
+from specdec.engine import models as engine_models
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
 from specdec.models.t5 import weights as weights_lib
@@ -25,15 +30,27 @@ BUFFER = 2**20
 
 
 @pytest.fixture(scope="module")
-def workload():
-  return workload_lib.from_pair(tiny.pair(), TEXTS, gamma=2, batch_size=2, source_len=8,
-                                max_decode_len=12, task="")
+def screen_and_record(tmp_path_factory):
+  """What `specdec bench` prints and writes; the tiny pair and a small buffer keep it short."""
+  out, path = io.StringIO(), tmp_path_factory.mktemp("bench") / "record.json"
+  with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+    patch.setattr(engine_models, "load_pair", lambda pair, dtype=None: tiny.pair())
+    patch.setattr(measure_lib.measure, "__kwdefaults__",
+                  measure_lib.measure.__kwdefaults__ | {"buffer_bytes": BUFFER})
+    assert run(["bench", "--pair=tiny", "--task=none", "--gamma=2", "--max_decode_len=12",
+                "--repeats=3", f"--json={path}", *TEXTS]) == 0
+  return out.getvalue(), json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def record(workload):
-  done = measure_lib.measure(workload, repeats=3, buffer_bytes=BUFFER)
-  return json.loads(json.dumps(done))
+def record(screen_and_record):
+  return screen_and_record[1]
+
+
+def test_the_screen_shows_what_matters(screen_and_record):
+  for words in ("target call, 3 tokens", "loop overhead", "memory read", "paper's formula",
+                "2 of 2", "measured: ", "gamma 2, batch 2"):
+    assert words in screen_and_record[0]
 
 
 def test_the_record_says_what_was_measured_and_where(record):
@@ -87,8 +104,10 @@ def _decoded(work, gamma=0):
   return decode
 
 
-def test_rows_of_a_batch_are_compared_with_their_own_runs():
+def test_rows_of_a_batch_are_compared_with_their_own_runs(capsys):
   done = json.loads(json.dumps(sweep_lib.sweep(models.workload(2), [2], repeats=2)))
+  bench_report.show(done)
+  assert "plain tokens/s" in capsys.readouterr().out
   assert [b["batch_size"] for b in done["batches"]] == [1, 2]
   for b in done["batches"]:
     assert b["rows_alike_plain"] == b["rows_alike_speculative"] == b["batch_size"]

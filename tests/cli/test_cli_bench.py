@@ -1,33 +1,8 @@
-"""`specdec bench`: its screen and its mistakes."""
-
-import json
+"""Mistakes of `specdec bench`; what it measures is in tests/bench."""
 
 import pytest
 
 from specdec.bench import peers
-from specdec.cli.main import run
-
-SMALL = ("--pair=tiny", "--task=none", "--gamma=1", "--max_decode_len=4", "--repeats=1")
-
-
-def test_a_pair_on_a_text(memory_pair, monkeypatch, tmp_path, capsys):
-  from specdec.bench import memory
-
-  readers = memory.readers
-  monkeypatch.setattr(memory, "readers", lambda size: readers(2**20))
-  path = tmp_path / "record.json"
-  assert run(["bench", *SMALL, f"--json={path}", "A small boat."]) == 0
-  shown = capsys.readouterr().out
-  for words in ("target call, 2 tokens", "loop overhead", "memory read", "paper's formula",
-                "rows as in plain decoding", "1 of 1", "measured: "):
-    assert words in shown
-  assert json.loads(path.read_text())["target"] == "tiny/target"
-
-
-def test_several_batch_sizes(memory_pair, capsys):
-  assert run(["bench", *SMALL, "--source_len=4", "--batch_size=1,2"]) == 0
-  shown = capsys.readouterr().out
-  assert "plain tokens/s" in shown and "2, 2" in shown
 
 
 @pytest.mark.parametrize("args, expected", [
