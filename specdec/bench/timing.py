@@ -27,8 +27,9 @@ class Spread:
   @classmethod
   def of(cls, values: Sequence[float]) -> "Spread":
     median = statistics.median(values)
-    # `statistics.quantiles` wants two values at least.
-    q1, _, q3 = statistics.quantiles([*values, median], n=4, method="inclusive")
+    if len(values) == 1:  # `statistics.quantiles` wants two at least.
+      return cls(median, median, median, (median, median))
+    q1, _, q3 = statistics.quantiles(values, n=4, method="inclusive")
     return cls(median, min(values), max(values), (q1, q3))
 
   def rounded(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
+import platform
 import shutil
 
 from specdec.errors import SpecdecError
@@ -22,10 +23,13 @@ def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
   Raises:
     SpecdecError: it exists or cannot be written.
   """
+  if "://" in str(path):
+    raise SpecdecError(f"cannot write {path}: folders are written locally; write one here and "
+                       "copy it there")
   path = pathlib.Path(path).absolute()
   if os.path.lexists(path):
     raise SpecdecError(f"{path} exists; give a new folder or remove it first")
-  draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  draft = path.with_name(f"{_prefix(path)}{os.getpid()}.tmp")
   try:
     draft.mkdir(parents=True)
     _remove_orphans(path)
@@ -37,10 +41,19 @@ def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     shutil.rmtree(draft, ignore_errors=True)
 
 
+def _prefix(path: pathlib.Path) -> str:
+  # With the host's name: elsewhere a process of that number says nothing.
+  host = "".join(c for c in platform.node() if c.isalnum() or c == "-")
+  return f".{path.name}.{host}."
+
+
 def _remove_orphans(path: pathlib.Path) -> None:
-  """Removes drafts of this folder whose process is no more."""
-  for draft in path.parent.glob(f".{path.name}.*.tmp"):
-    owner = draft.name.split(".")[-2]
+  """Removes drafts of this folder, made on this host, whose process is no more."""
+  prefix = _prefix(path)
+  for draft in path.parent.iterdir():
+    if not (draft.name.startswith(prefix) and draft.name.endswith(".tmp")):
+      continue
+    owner = draft.name[len(prefix):-len(".tmp")]
     if owner.isdigit() and not _runs(int(owner)):
       shutil.rmtree(draft, ignore_errors=True)
 

@@ -63,13 +63,20 @@ def to_ours(about: Any, names: Collection[str], where: str) -> dict[str, Any]:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
       raise SpecdecError(f"{where} has {theirs} {value!r}; expected a positive integer")
     config[ours] = value
-  config["num_decoder_layers"] = about.get("num_decoder_layers") or config["num_encoder_layers"]
+  layers = about.get("num_decoder_layers")
+  layers = config["num_encoder_layers"] if layers is None else layers
+  if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+    raise SpecdecError(f"{where} has num_decoder_layers {layers!r}; expected a positive integer")
+  config["num_decoder_layers"] = layers
   projection = about.get("feed_forward_proj", "relu" if family == "t5" else "gated-gelu")
-  if projection not in _ACTIVATIONS:
+  if not isinstance(projection, str) or projection not in _ACTIVATIONS:
     raise SpecdecError(f"{where} has feed_forward_proj {projection!r}; expected one of "
                        f"{', '.join(_ACTIVATIONS)}")
   config["mlp_activations"] = list(_ACTIVATIONS[projection])
-  config["layer_norm_epsilon"] = about.get("layer_norm_epsilon", 1e-6)
+  epsilon = about.get("layer_norm_epsilon", 1e-6)
+  if not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
+    raise SpecdecError(f"{where} has layer_norm_epsilon {epsilon!r}; expected a small number")
+  config["layer_norm_epsilon"] = epsilon
   config["relpos_per_layer"] = family == "umt5"
   tied = mapping.HF_OUTPUT not in names
   if tied and about.get("tie_word_embeddings") is False:

@@ -61,7 +61,7 @@ def open_checkpoint(path: str | pathlib.Path) -> Checkpoint:
       path=str(path), layout=f"T5X, {layout}, {'scanned' if scanned else 'one array a layer'}",
       config=config, arrays=params,
       vocabulary=vocabularies.find(_beside(folder), config["vocab_size"]),
-      source=f"T5X checkpoint {pathlib.PurePosixPath(folder).name}",
+      source=f"T5X checkpoint {_name(folder)}",
       ignored=f"{others} array{'s' * (others > 1)} outside {root} (optimizer and the like)"
       if others else "")
 
@@ -83,7 +83,14 @@ def _newest(path: str) -> str:
 
 def _beside(folder: str) -> list[str]:
   """Folders in which what belongs to a checkpoint may stand: its own and the one above."""
-  return [folder, folder.rpartition("/")[0] or "."]
+  if "://" in folder:
+    return [folder, folder.rpartition("/")[0]]
+  # Made absolute, as "." has no parent in its name.
+  return [folder, str(pathlib.Path(folder).resolve().parent)]
+
+
+def _name(folder: str) -> str:
+  return folder.rpartition("/")[2] if "://" in folder else pathlib.Path(folder).resolve().name
 
 
 def _below(root: str, name: str) -> str:

@@ -32,14 +32,27 @@ def find(folders: Sequence[str], width: int) -> VocabularyFile | None:
     settings = _settings(folder)
     if settings.get("tokenizer_class") == "ByT5Tokenizer":
       return VocabularyFile("bytes")
+    tokenizer = stores.read_file(folder, _TOKENIZER)
+    if tokenizer is not None and _has_tokens_of_its_own(tokenizer):
+      return VocabularyFile("tokenizer", tokenizer)
     for name in _SENTENCEPIECE:
       content = stores.read_file(folder, name)
       if content is not None:
         return sentencepiece(content, width, settings.get("extra_ids"))
-    content = stores.read_file(folder, _TOKENIZER)
-    if content is not None:
-      return VocabularyFile("tokenizer", content)
+    if tokenizer is not None:
+      return VocabularyFile("tokenizer", tokenizer)
   return None
+
+
+def _has_tokens_of_its_own(tokenizer: bytes) -> bool:
+  """Whether a tokenizer.json has tokens that were added to the sentencepiece model beside it."""
+  try:
+    added = json.loads(tokenizer).get("added_tokens") or []
+    names = {token["content"] for token in added}
+  except (ValueError, TypeError, KeyError, AttributeError):
+    return False  # Whoever reads it says what is wrong.
+  usual = {"<pad>", "</s>", "<unk>"}
+  return any(name not in usual and not name.startswith("<extra_id_") for name in names)
 
 
 def sentencepiece(content: bytes, width: int, extra_ids: Any = None) -> VocabularyFile:

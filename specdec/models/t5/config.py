@@ -67,6 +67,9 @@ class T5Config:
       value = getattr(self, name)
       if not isinstance(value, int) or value < 1:
         raise ValueError(f"T5Config.{name} is {value!r}; expected a positive integer")
+    epsilon = self.layer_norm_epsilon
+    if not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
+      raise ValueError(f"T5Config.layer_norm_epsilon is {epsilon!r}; expected a small number")
     unknown = [a for a in self.mlp_activations if a not in _ACTIVATIONS]
     if unknown or not self.mlp_activations:
       raise ValueError(
