@@ -24,9 +24,9 @@ Usage
   specdec bench [--target_size=SIZE --drafter_size=SIZE] [FLAGS]
   specdec bench --pair=NAME|DIR [FLAGS] [TEXT ...]
 
-Everything takes turns in one process, after warm-up and compilation. Sizes have random
-weights: the time of an iteration does not depend on how many drafted tokens stand, so the
-speed-up follows for any acceptance rate. Decoding is greedy."""
+Everything takes turns in one process, after warm-up and compilation. Sizes have
+random weights: how long an iteration takes does not depend on how many drafts stand,
+so the speed-up follows for any acceptance rate. Decoding is greedy."""
 
 OUTRO = """\
 Examples

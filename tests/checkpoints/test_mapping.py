@@ -15,7 +15,7 @@ CONFIGS = {"v1.1": V1_1, "v1.0": V1_0, "umt5": V1_1.replace(relpos_per_layer=Tru
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shapes_are_those_of_the_network(name):
   config = CONFIGS[name]
-  assert mapping.parameter_shapes(config.to_dict()) == weights._shapes(weights._abstract(config))
+  assert mapping.parameter_shapes(config.to_dict()) == weights._shapes(weights.abstract(config))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
