@@ -106,5 +106,5 @@ def test_a_pair_file_names_models_of_any_layout(saved_pair, specdec, tmp_path):
   pair = models.load_pair(folder)
   assert pair.drafter.name.endswith("drafter_hf") and pair.tasks == about["tasks"]
   np.testing.assert_array_equal(
-      *[list(model.weights["decoder"]["logits_dense"].values())[0] for model in (
+      *[next(iter(model.weights["decoder"]["logits_dense"].values())) for model in (
           pair.drafter, models.load_model(f"{saved_pair}/drafter"))])
