@@ -34,12 +34,10 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
     progress: told what goes on.
   """
   gamma = workload.gamma
-  # Room for every draft to stand, so that all iterations are alike.
-  iterations = max(workload.max_decode_len // (gamma + 1), 1)
   progress("compiling plain decoding")
   plain = runs.Decode(workload, 0)
   progress("compiling speculative decoding")
-  speculative = runs.Decode(workload, gamma, iterations if workload.random else runs.ALWAYS)
+  speculative = runs.Decode(workload, gamma)
   subjects: dict[str, Callable[[], float]] = {
       PLAIN: _warm(plain.per_iteration), SPECULATIVE: _warm(speculative.per_iteration)}
   progress("compiling single calls")

@@ -21,7 +21,7 @@ from specdec.types import Source
 
 Array = jax.Array
 
-ALWAYS = 2**30
+_ALWAYS = 2**30
 
 
 class Decode:
@@ -30,7 +30,6 @@ class Decode:
   Args:
     workload: what is decoded.
     gamma: 0 is plain decoding.
-    max_iterations: leave the loop after so many.
     trace: keep what happened in each iteration.
 
   Attributes:
@@ -38,11 +37,10 @@ class Decode:
     program: the compiled loop.
   """
 
-  def __init__(self, workload: Workload, gamma: int, max_iterations: int = ALWAYS,
-               trace: bool = False):
+  def __init__(self, workload: Workload, gamma: int, trace: bool = False):
     method, b = workload.method(gamma, trace), workload.batch_size
     self._weights, self._rules = workload.weights(gamma), workload.rules()
-    self._exits = Exits(jnp.int32(max_iterations), jnp.int32(ALWAYS))
+    self._exits = Exits(jnp.int32(_ALWAYS), jnp.int32(_ALWAYS))
     prompt = Source(np.zeros((b, 1), np.int32), np.ones((b,), np.int32))
     self._args = jax.device_put((workload.source, prompt, keys.row_keys(0, jnp.arange(b)),
                                  np.ones((b,), np.bool_)))
@@ -91,6 +89,11 @@ class Decode:
     """Generated ids of the last run, by row."""
     ids, length = np.asarray(self.state.ids), np.asarray(self.state.length)
     return [row[1:n].tolist() for row, n in zip(ids, length, strict=True)]
+
+  @property
+  def tokens_per_iteration(self) -> float:
+    """Tokens of all rows in the last run, over its iterations."""
+    return sum(map(len, self.ids)) / int(self.state.iterations)
 
 
 def score(workload: Workload, part: Part, tokens: int) -> Callable[[], object]:

@@ -5,6 +5,8 @@ import json
 import pathlib
 from typing import Any
 
+from specdec.bench.timing import percent_text
+from specdec.bench.timing import spread_text
 from specdec.errors import SpecdecError
 
 RECORDS = pathlib.Path(__file__).parents[1] / "assets" / "bench"
@@ -44,19 +46,19 @@ def _calls(r: dict[str, Any]) -> list[str]:
       "",
       *_table(["", "dtype", "time a token", "same ids"], [
           ["specdec", r["dtype"], "1", ""],
-          *([f"{_LABELS[name]} {b['version']}", b["dtype"], _range(b["ratio"]),
+          *([f"{_LABELS[name]} {b['version']}", b["dtype"], spread_text(b["ratio"]),
              "yes" if b["rows_alike"] == r["batch_size"] else f"up to {b['first_difference']}"]
             for name, b in r["baselines"].items())]),
       "",
-      f"Its loop reads weights at {_percent(r['plain_read_share'])} of the speed at which the "
+      f"Its loop reads weights at {percent_text(r['plain_read_share'])} of the speed at which the "
       f"same run read memory ({r['memory_read']['method']}, the fastest way it found).",
       "",
       f"What an iteration with a T5-{r['drafter']} drafter and gamma {gamma} consists of:",
       "",
       *_table(["", ""], [
-          ["c, drafter call / target call", _range(r["cost_ratio"])],
-          [f"v, target call of {gamma + 1} tokens / of 1", _range(r["verify_ratio"])],
-          ["loop overhead, share of the iteration", _percent(r["loop_overhead"])],
+          ["c, drafter call / target call", spread_text(r["cost_ratio"])],
+          [f"v, target call of {gamma + 1} tokens / of 1", spread_text(r["verify_ratio"])],
+          ["loop overhead, share of the iteration", percent_text(r["loop_overhead"])],
           *([f"expected speed-up at alpha {e['alpha']:g}: paper / with v / with the loop's time",
              f"{e['paper']:.2f} / {e['with_verify_ratio']:.2f} / "
              f"{e['with_measured_iteration']:.2f}"] for e in r["expected_speed_up"])])]
@@ -89,13 +91,3 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
   head = list(head)
   line = lambda cells: f"| {' | '.join(cells)} |"
   return [line(head), "|" + "---|" * len(head), *map(line, rows)]
-
-
-def _range(spread: dict[str, Any]) -> str:
-  low, high = spread["quartiles"]
-  return f"{spread['median']:.2f} ({low:.2f} to {high:.2f})"
-
-
-def _percent(spread: dict[str, Any]) -> str:
-  low, high = spread["quartiles"]
-  return f"{spread['median']:.0%} ({low:.0%} to {high:.0%})"

@@ -106,3 +106,15 @@ def rounded(value: Any) -> Any:
   if isinstance(value, list | tuple):
     return [rounded(v) for v in value]
   return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def spread_text(spread: dict[str, Any]) -> str:
+  """A recorded spread in words: its median, and its quartiles in brackets."""
+  low, high = spread["quartiles"]
+  return f"{spread['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def percent_text(spread: dict[str, Any]) -> str:
+  """Likewise, of shares."""
+  low, high = spread["quartiles"]
+  return f"{spread['median']:.0%} ({low:.0%} to {high:.0%})"

@@ -1,7 +1,6 @@
 """`specdec bench`: where the time of decoding goes, on this machine."""
 
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 from specdec.cli import faults
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
+from specdec.cli import progress
 from specdec.cli.flags import Flags
 from specdec.errors import SpecdecError
 
@@ -87,9 +87,9 @@ def main(flags: Flags, args: Sequence[str]) -> int:
 
     baselines = [peers.find(name) for name in dict.fromkeys(flags.baseline)]
     try:
-      with _told() as progress:
-        progress("making the models")
-        record = _measure(flags, texts, batches, alphas, baselines, progress)
+      with progress.status() as say:
+        say("making the models")
+        record = _measure(flags, texts, batches, alphas, baselines, say)
     except (RuntimeError, MemoryError) as error:
       told = faults.told(error, "--batch_size, --source_len or --max_decode_len")
       if told is None:
@@ -122,8 +122,9 @@ def check(flags: Flags) -> list[int]:
   for name in ("task", "input_file"):
     if flags.pair is None and flags.given(name):
       raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
-  if len(batches) > 1 and flags.baseline:
-    raise SpecdecError("--baseline goes with a single --batch_size; give one size")
+  for name in ("baseline", "alphas"):
+    if len(batches) > 1 and flags.given(name):
+      raise SpecdecError(f"--{name} goes with a single --batch_size; give one size")
   return batches
 
 
@@ -140,15 +141,15 @@ def _numbers(name: str, text: str, kind: type, allowed: Callable[[Any], bool],
 
 
 def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[float],
-             baselines: list[Callable], progress: Callable[[str], None]) -> dict[str, Any]:
+             baselines: list[Callable], say: Callable[[str], None]) -> dict[str, Any]:
   from specdec.bench import measure
   from specdec.bench import sweep
 
   workload = _workload(flags, texts, max(batches))
   if len(batches) > 1:
-    return sweep.sweep(workload, batches, repeats=flags.repeats, progress=progress)
+    return sweep.sweep(workload, batches, repeats=flags.repeats, progress=say)
   return measure.measure(workload, repeats=flags.repeats, alphas=alphas, peers=baselines,
-                         progress=progress)
+                         progress=say)
 
 
 def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
@@ -162,15 +163,3 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
   task = None if flags.task is None else "" if flags.task == "none" else flags.task
   return workload.from_pair(models.load_pair(flags.pair, dtype), texts, task=task, **options)
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[Callable[[str], None]]:
-  """Says on a terminal what is going on."""
-  if not sys.stderr.isatty():
-    yield lambda message: None
-    return
-  from rich.console import Console
-
-  with Console(stderr=True).status("") as status:
-    yield lambda message: status.update(message)

@@ -1,9 +1,11 @@
 """What `specdec bench` shows of a record: a few tables and lines."""
 
-import sys
 from typing import Any
 
+from specdec.bench.timing import percent_text
+from specdec.bench.timing import spread_text
 from specdec.cli.outputs import print_line
+from specdec.cli.outputs import print_table
 
 
 def show(record: dict[str, Any]) -> None:
@@ -23,17 +25,17 @@ def _calls(r: dict[str, Any]) -> None:
   rows = [[name, *_milliseconds(spread), f"{spread['median'] / one:.2f}"]
           for name, spread in r["seconds"].items()
           if any(word in name for word in ("iteration", "call", "proposal"))]
-  _table(["", "ms", "quartiles", "x one-token target call"], rows)
+  print_table(["", "ms", "quartiles", "x one-token target call"], rows)
   print_line("")
   read, gamma = r["memory_read"], r["gamma"]
   lines = [
-      ("c, drafter call / target call", _ratio(r["cost_ratio"])),
-      (f"v, target call of {gamma + 1} tokens / of 1", _ratio(r["verify_ratio"])),
-      ("loop overhead, share of an iteration", _percent(r["loop_overhead"])),
-      ("  beyond the proposal as a whole", _percent(r["loop_overhead_beside_proposal"])),
-      ("  of plain decoding", _percent(r["plain_overhead"])),
+      ("c, drafter call / target call", spread_text(r["cost_ratio"])),
+      (f"v, target call of {gamma + 1} tokens / of 1", spread_text(r["verify_ratio"])),
+      ("loop overhead, share of an iteration", percent_text(r["loop_overhead"])),
+      ("  beyond the proposal as a whole", percent_text(r["loop_overhead_beside_proposal"])),
+      ("  of plain decoding", percent_text(r["plain_overhead"])),
       ("memory read, GB/s", f"{read['bytes_per_s']['median'] / 1e9:.1f} ({read['method']})"),
-      ("weights read by plain decoding, share of it", _percent(r["plain_read_share"])),
+      ("weights read by plain decoding, share of it", percent_text(r["plain_read_share"])),
       ("compilation, s: plain, speculative",
        f"{r['compile_s']['plain']:.1f}, {r['compile_s']['speculative']:.1f}"),
       ("drafted tokens that stood: 0, 1, ... gamma",
@@ -41,59 +43,31 @@ def _calls(r: dict[str, Any]) -> None:
       ("tokens, target calls, alpha", f"{r['tokens']}, {r['target_calls']}, "
        + ("-" if r["alpha"] is None else f"{r['alpha']:.3f}")),
       ("rows as in plain decoding", f"{r['identical_outputs']} of {r['batch_size']}")]
-  _table(["", ""], [list(line) for line in lines], header=False)
+  print_table(["", ""], [list(line) for line in lines], header=False)
   print_line("")
-  _table(["alpha", "tokens an iteration", "paper's formula", "with v", "with the loop's time"],
+  print_table(["alpha", "tokens an iteration", "paper's formula", "with v", "with the loop's time"],
          [[f"{e['alpha']:g}", f"{e['tokens_per_iteration']:.2f}", f"{e['paper']:.2f}x",
            f"{e['with_verify_ratio']:.2f}x", f"{e['with_measured_iteration']:.2f}x"]
           for e in r["expected_speed_up"]])
   if r["speed_up"]:
     print_line("")
-    print_line(f"measured: {_ratio(r['speed_up'])} times plain decoding")
+    print_line(f"measured: {spread_text(r['speed_up'])} times plain decoding")
   if r["baselines"]:
     print_line("")
-    _table(["baseline", "version", "dtype", "ms a token", "x ours", "rows alike"],
+    print_table(["baseline", "version", "dtype", "ms a token", "x ours", "rows alike"],
            [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
-             _ratio(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
+             spread_text(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
             for name, b in r["baselines"].items()])
 
 
 def _batches(r: dict[str, Any]) -> None:
-  _table(["batch", "plain tokens/s", "x batch 1", "speculative iterations x batch 1",
+  print_table(["batch", "plain tokens/s", "x batch 1", "speculative iterations x batch 1",
           "rows as alone: plain, speculative"],
          [[str(b["batch_size"]), f"{b['tokens_per_s']['median']:.1f}",
-           _ratio(b["times_batch_1"]), _ratio(b["iteration_times_batch_1"]),
+           spread_text(b["times_batch_1"]), spread_text(b["iteration_times_batch_1"]),
            f"{b['rows_alike_plain']}, {b['rows_alike_speculative']}"] for b in r["batches"]])
 
 
 def _milliseconds(spread: dict[str, Any]) -> tuple[str, str]:
   low, high = spread["quartiles"]
   return f"{1e3 * spread['median']:.2f}", f"{1e3 * low:.2f} to {1e3 * high:.2f}"
-
-
-def _ratio(spread: dict[str, Any]) -> str:
-  low, high = spread["quartiles"]
-  return f"{spread['median']:.2f} ({low:.2f} to {high:.2f})"
-
-
-def _percent(spread: dict[str, Any]) -> str:
-  low, high = spread["quartiles"]
-  return f"{spread['median']:.1%} ({low:.1%} to {high:.1%})"
-
-
-def _table(columns: list[str], rows: list[list[str]], header: bool = True) -> None:
-  from rich import box
-  from rich.console import Console
-  from rich.table import Table
-
-  table = Table(box=box.SIMPLE_HEAD if header else None, pad_edge=False, show_header=header)
-  for i, name in enumerate(columns):
-    table.add_column(name, justify="right" if i and header else "left")
-  for row in rows:
-    table.add_row(*row)
-  console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 100)
-  with console.capture() as captured:
-    console.print(table)
-  for line in captured.get().splitlines():
-    if line.strip():
-      print_line(line.rstrip())

@@ -1,12 +1,12 @@
 """`specdec generate --compare`: a measurement, told on one screen."""
 
 from collections.abc import Sequence
-import contextlib
 import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import outputs
+from specdec.cli import progress
 from specdec.cli.outputs import print_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def main(pair: "Pair", texts: Sequence[str], options: dict[str, Any], repeats: i
   """Measures and prints; writes the record when there is a file for it."""
   from specdec.bench import compare
 
-  with _status("compiling both, then measuring"):
+  with progress.status() as say:
+    say("compiling both, then measuring")
     done = compare.compare(pair, texts, repeats=repeats, **options)
   if file:
     # First of all: what was measured is safe, whatever becomes of the terminal.
@@ -31,15 +32,6 @@ def main(pair: "Pair", texts: Sequence[str], options: dict[str, Any], repeats: i
   show(done)
   if file:
     print(f"measurements written to {file.path}", file=sys.stderr)
-
-
-def _status(message: str) -> contextlib.AbstractContextManager:
-  """Says on a terminal what is taking so long."""
-  if not sys.stderr.isatty():
-    return contextlib.nullcontext()
-  from rich.console import Console
-
-  return Console(stderr=True).status(message)
 
 
 def show(done: "Comparison") -> None:
@@ -50,7 +42,9 @@ def show(done: "Comparison") -> None:
   if len(records) > _SHOWN:
     print_line(f"... and {len(records) - _SHOWN} more")
   print_line("")
-  _table(done)
+  sides = (done.plain, done.speculative)
+  outputs.print_table(["", "plain", "speculative"],
+                      [[label, *(cell(side) for side in sides)] for label, cell in _ROWS])
   print_line("")
   s, e = done.settings, done.environment
   print_line(f"gamma {s.gamma}, temperature {_several(s.temperature)}, batches of {done.rows}, "
@@ -77,26 +71,6 @@ def _agreement(done: "Comparison") -> list[str]:
     lines.append(f"  {done.dtype} rounds a call of one and of several tokens differently; "
                  "--dtype=float32 gives identical outputs")
   return lines
-
-
-def _table(done: "Comparison") -> None:
-  from rich import box
-  from rich.console import Console
-  from rich.table import Table
-
-  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-  table.add_column("")
-  for name in ("plain", "speculative"):
-    table.add_column(name, justify="right")
-  sides = (done.plain, done.speculative)
-  for label, cell in _ROWS:
-    table.add_row(label, *(cell(side) for side in sides))
-  console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 100)
-  with console.capture() as captured:
-    console.print(table)
-  for line in captured.get().splitlines():
-    if line.strip():
-      print_line(line.rstrip())
 
 
 def _several(value: float | Sequence[float]) -> str:

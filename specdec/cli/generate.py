@@ -76,7 +76,7 @@ def make_flags() -> Flags:
   flags.whole("min_decode_len", 0, "fewest tokens per output")
   flags.text("eos_ids", None, "IDS", "ids that end an output, such as 1,5; none for no such id "
              "[the vocabulary's]")
-  flags.text("forbidden_ids", None, "IDS", "ids that no output may hold, such as 3,17; 3:0:2 "
+  flags.text("forbidden_ids", None, "IDS", "ids that are never generated, such as 3,17; 3:0:2 "
              "forbids 3 at positions 0 and 1")
   flags.number("repetition_penalty", 1.0, "above 1 makes tokens that the output has already "
                "less likely; 1 is off")

@@ -1,9 +1,12 @@
 """Where results go: lines on standard output, or a file of JSON lines."""
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 import json
 import os
 import pathlib
 import stat
+import sys
 from typing import Any
 from typing import TextIO
 
@@ -116,3 +119,27 @@ def print_text(text: str, end: str = "\n") -> None:
     raise
   except OSError as error:
     raise SpecdecError(f"cannot write standard output: {error.strerror or error}") from error
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]],
+                header: bool = True) -> None:
+  """Prints a table, numbers to the right of their names.
+
+  Raises:
+    SpecdecError: it cannot be written.
+  """
+  from rich import box
+  from rich.console import Console
+  from rich.table import Table
+
+  table = Table(box=box.SIMPLE_HEAD if header else None, pad_edge=False, show_header=header)
+  for i, name in enumerate(columns):
+    table.add_column(name, justify="right" if i and header else "left")
+  for row in rows:
+    table.add_row(*row)
+  console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 100)
+  with console.capture() as captured:
+    console.print(table)
+  for line in captured.get().splitlines():
+    if line.strip():
+      print_line(line.rstrip())

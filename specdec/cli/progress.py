@@ -1,7 +1,9 @@
 """A progress bar on standard error, where somebody is there to see it."""
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+import contextlib
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -43,3 +45,15 @@ def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
         speed += f", alpha {accepted / tested:.2f}"
       bar.update(task, advance=1, speed=speed)
       yield record
+
+
+@contextlib.contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+  """A line on a terminal that says what is going on: what to call with each message."""
+  if not sys.stderr.isatty():
+    yield lambda message: None
+    return
+  from rich.console import Console
+
+  with Console(stderr=True).status("") as line:
+    yield lambda message: line.update(message)

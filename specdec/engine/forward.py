@@ -15,6 +15,7 @@ import numpy as np
 from specdec.checkpoints import mapping
 from specdec.checkpoints.checkpoint import nested
 from specdec.errors import SpecdecError
+from specdec.models.t5 import layers
 from specdec.models.t5 import network
 from specdec.models.t5 import relpos
 from specdec.models.t5.config import T5Config
@@ -40,18 +41,18 @@ def logits(config: T5Config, read: Read, encoder_ids: np.ndarray,
     SpecdecError: numbers stop being finite; says where.
   """
   config = config.replace(dtype="float32", dropout_rate=0.0)
-  layers = _Layers(config, read)
+  stacks = _Layers(config, read)
   table = read(mapping.EMBEDDING)
   x, y = (jnp.asarray(table[ids], jnp.float32) for ids in (encoder_ids, decoder_ids))
   del table
 
   encode = jax.jit(lambda p, x, bias: network.EncoderLayer(config).apply({"params": p}, x, bias))
-  for i, (layer, bias) in enumerate(layers.of("encoder", x.shape[1])):
+  for i, (layer, bias) in enumerate(stacks.of("encoder", x.shape[1])):
     x = encode(layer, x, bias)
     _check(x, f"encoder layer {i}")
-  encoded = layers.norm("encoder", x)
+  encoded = stacks.norm("encoder", x)
 
-  causal = network.mask_bias(jnp.tril(jnp.ones((y.shape[1],) * 2, bool)))
+  causal = layers.mask_bias(jnp.tril(jnp.ones((y.shape[1],) * 2, bool)))
 
   @jax.jit
   def decode(p, y, bias, encoded):
@@ -59,10 +60,10 @@ def logits(config: T5Config, read: Read, encoder_ids: np.ndarray,
     cross = module.apply({"params": p}, encoded, method="cross_kv")
     return module.apply({"params": p}, y, bias + causal, jnp.zeros((1, 1, 1, 1)), *cross)[0]
 
-  for i, (layer, bias) in enumerate(layers.of("decoder", y.shape[1])):
+  for i, (layer, bias) in enumerate(stacks.of("decoder", y.shape[1])):
     y = decode(layer, y, bias, encoded)
     _check(y, f"decoder layer {i}")
-  hidden = np.asarray(layers.norm("decoder", y))
+  hidden = np.asarray(stacks.norm("decoder", y))
   if config.scaled_logits:
     hidden = hidden * np.float32(config.emb_dim ** -0.5)
   output = (read(mapping.EMBEDDING).T if config.logits_via_embedding else read(mapping.OUTPUT))
@@ -94,7 +95,7 @@ class _Layers:
   def norm(self, stack: str, x: jax.Array) -> jax.Array:
     """The norm at the end of a stack."""
     params = self._params(f"{stack}/{stack}_norm/")
-    return network.RMSNorm(self._config).apply({"params": params}, x)
+    return layers.RMSNorm(self._config).apply({"params": params}, x)
 
 
 def _check(values: Any, where: str) -> None:

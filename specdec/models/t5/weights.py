@@ -88,9 +88,10 @@ def _turned(tree: Params, dtype: str) -> Params:
 def pack(tree: Params) -> Params:
   """Moves arrays on the CPU into one buffer that the system backs with large pages.
 
-  A call at batch 1 reads every weight once, so it meets a page as often as it can:
-  with pages of 2 MiB instead of 4 KiB the reads were measured to be 8 % faster. Where
-  the system has no such pages, or the arrays are only being traced, nothing is lost.
+  A call at batch 1 reads every weight once, so it meets a page as often as it can: a
+  chain of matrix-vector products alone read 6 to 8 % faster with pages of 2 MiB instead
+  of 4 KiB. Where the system has no such pages, or the arrays are only being traced,
+  nothing is lost.
   """
   leaves, structure = jax.tree.flatten(tree)
   if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
