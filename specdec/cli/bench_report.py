@@ -46,26 +46,26 @@ def _calls(r: dict[str, Any]) -> None:
   print_table(["", ""], [list(line) for line in lines], header=False)
   print_line("")
   print_table(["alpha", "tokens an iteration", "paper's formula", "with v", "with the loop's time"],
-         [[f"{e['alpha']:g}", f"{e['tokens_per_iteration']:.2f}", f"{e['paper']:.2f}x",
-           f"{e['with_verify_ratio']:.2f}x", f"{e['with_measured_iteration']:.2f}x"]
-          for e in r["expected_speed_up"]])
+              [[f"{e['alpha']:g}", f"{e['tokens_per_iteration']:.2f}", f"{e['paper']:.2f}x",
+                f"{e['with_verify_ratio']:.2f}x", f"{e['with_measured_iteration']:.2f}x"]
+               for e in r["expected_speed_up"]])
   if r["speed_up"]:
     print_line("")
     print_line(f"measured: {spread_text(r['speed_up'])} times plain decoding")
   if r["baselines"]:
     print_line("")
     print_table(["baseline", "version", "dtype", "ms a token", "x ours", "rows alike"],
-           [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
-             spread_text(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
-            for name, b in r["baselines"].items()])
+                [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
+                  spread_text(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
+                 for name, b in r["baselines"].items()])
 
 
 def _batches(r: dict[str, Any]) -> None:
   print_table(["batch", "plain tokens/s", "x batch 1", "speculative iterations x batch 1",
-          "rows as alone: plain, speculative"],
-         [[str(b["batch_size"]), f"{b['tokens_per_s']['median']:.1f}",
-           spread_text(b["times_batch_1"]), spread_text(b["iteration_times_batch_1"]),
-           f"{b['rows_alike_plain']}, {b['rows_alike_speculative']}"] for b in r["batches"]])
+               "rows as alone: plain, speculative"],
+              [[str(b["batch_size"]), f"{b['tokens_per_s']['median']:.1f}",
+                spread_text(b["times_batch_1"]), spread_text(b["iteration_times_batch_1"]),
+                f"{b['rows_alike_plain']}, {b['rows_alike_speculative']}"] for b in r["batches"]])
 
 
 def _milliseconds(spread: dict[str, Any]) -> tuple[str, str]:
