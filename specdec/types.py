@@ -62,10 +62,13 @@ class Source:
   Attributes:
     ids: int32 [B, S], padded with 0.
     length: int32 [B], tokens in use; a length, because id 0 may be a real token.
+    begin: int32 [B], the first token of the text itself, behind a task's prefix; None for
+      no prefixes.
   """
 
   ids: Array
   length: Array
+  begin: Array | None = None
 
   @property
   def mask(self) -> Array:
@@ -133,9 +136,26 @@ class Controls:
 
 
 @flax.struct.dataclass
+class Speculation:
+  """How far a row speculates; traced. Nothing here changes its law, but for the lenience.
+
+  Attributes:
+    gamma: int32 [B], most tokens drafted per iteration; the compiled size bounds it too.
+    confidence: float32 [B], a position is drafted only while the drafter gives its
+      likeliest token at least this much; 0 is off.
+    lenience: float32 [B] in (0, 1], the paper's l; looked at by the lenient verifier alone.
+  """
+
+  gamma: Array
+  confidence: Array
+  lenience: Array
+
+
+@flax.struct.dataclass
 class Rules:
   """All that a user asks of a batch; the same for plain decoding, drafts and target."""
 
   sampling: Sampling
   limits: Limits
   controls: Controls
+  speculation: Speculation

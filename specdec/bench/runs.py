@@ -128,7 +128,8 @@ def propose(workload: Workload) -> Callable[[], object]:
   capacity = capacity_for(workload.max_decode_len, gamma)
   context = Context(
       ids=jnp.ones((b, capacity), jnp.int32), length=jnp.full((b,), _middle(workload)),
-      row_keys=keys.row_keys(0, jnp.arange(b)), rules=workload.rules())
+      row_keys=keys.row_keys(0, jnp.arange(b)), rules=workload.rules(),
+      wanted=jnp.full((b,), gamma))
   params, state = workload.drafter.weights, _cache(workload, workload.drafter)
   call = lambda params, context, state: drafter.propose(params, state, context, gamma)
   with precision.matmul_precision(workload.dtype):

@@ -82,7 +82,7 @@ class Workload:
     """Greedy, without controls."""
     b = self.batch_size
     return Rules(rules_lib.sampling(b), rules_lib.limits(b, self.max_decode_len, self.eos_ids),
-                 rules_lib.controls(b))
+                 rules_lib.controls(b), rules_lib.speculation(b))
 
   def rows(self, begin: int, end: int) -> "Workload":
     """The same with some of the rows only."""

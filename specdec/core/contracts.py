@@ -77,14 +77,18 @@ class Context:
     length: int32 [B], how many of them are in use; at least 1.
     row_keys: typed keys [B].
     rules: settings that p and q share.
-    level: depth in a cascade, for the random streams.
+    wanted: int32 [B], how many drafted tokens a row has a use for; 0 for one that has
+      ended. What is drafted beyond is cut.
+    coupled: draws go by absolute position instead of by iteration; static. See
+      `core.verify.CoupledVerifier`.
   """
 
   ids: Array
   length: Array
   row_keys: Array
   rules: Rules
-  level: int = flax.struct.field(pytree_node=False, default=0)
+  wanted: Array
+  coupled: bool = flax.struct.field(pytree_node=False, default=False)
 
 
 @flax.struct.dataclass
@@ -105,7 +109,14 @@ class Proposal:
 
 
 class Drafter(Protocol):
-  """An approximation model M_q, of any kind (section 3.6 of the paper)."""
+  """An approximation model M_q, of any kind (section 3.6 of the paper).
+
+  Attributes:
+    abstains: it may have nothing to draft for a row, and `has_draft` tells cheaply; a loop
+      that watches then runs the one-token program meanwhile.
+  """
+
+  abstains: bool
 
   def init(self, params: PyTree, source: Source, capacity: int, copies: int = 1) -> PyTree:
     """Builds the drafter's state for a batch; arguments as `Scorer.init`."""
@@ -129,14 +140,34 @@ class Drafter(Protocol):
 
   def propose(self, params: PyTree, state: PyTree, context: Context,
               gamma: int) -> tuple[Proposal, PyTree]:
-    """Drafts up to `gamma` tokens (static) after the committed ones."""
+    """Drafts up to `gamma` tokens (static) after the committed ones.
+
+    It may stop where no row wants more. `core.drafting` has what it takes to draw.
+    """
     ...
 
-  def commit(self, params: PyTree, state: PyTree, context: Context,
-             num_accepted: Array) -> PyTree:
-    """Learns how many drafted tokens stand, int32 [B].
+  def has_draft(self, params: PyTree, state: PyTree, context: Context) -> Array:
+    """Whether `propose` would draft a token of each row, bool [B].
 
-    `context` is the one `propose` saw; only the first `num_accepted` tokens of
-    the draft may leave a trace in the state.
+    A function of the committed tokens alone. Asked for only where `abstains` is set.
+    """
+    ...
+
+  def commit(self, params: PyTree, state: PyTree, context: Context, num_accepted: Array,
+             hidden: Array) -> PyTree:
+    """Learns how many drafted tokens stand.
+
+    Only the first `num_accepted` tokens of the draft may leave a trace in the state. In a
+    cascade the state may have got ahead by several drafts of its own by then; what
+    stands is still counted from `context`.
+
+    Args:
+      params: of the drafter.
+      state: from `propose`.
+      context: the one that `propose` saw.
+      num_accepted: int32 [B].
+      hidden: [B, G + 1, D], the target's hidden states in the call that verified; entry i
+        is the one that scored position i of the draft, so that the token after
+        `num_accepted` drafted ones came of entry `num_accepted`.
     """
     ...

@@ -4,6 +4,7 @@ Nothing crosses to the host inside `run`. It takes and returns donated state, so
 streaming, clean shutdown and refilling are a matter of calling it again.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -67,6 +68,7 @@ def start(method: Method, weights: Weights, source: Source, prompt: Source,
       draft_state=draft_state,
       stats=Stats(zeros(), zeros(), zeros(), zeros()),
       iterations=jnp.zeros((), jnp.int32),
+      drafting=jnp.ones((), bool),
       trace=_empty_trace(batch, capacity, method.gamma) if method.trace else None)
 
 
@@ -75,6 +77,30 @@ def _empty_trace(batch: int, capacity: int, gamma: int) -> Trace:
   one = lambda: jnp.zeros((batch, capacity), jnp.int32)
   each = lambda dtype: jnp.zeros((batch, capacity, gamma), dtype)
   return Trace(each(jnp.int32), one(), one(), one(), each(jnp.float32), each(jnp.float32))
+
+
+@functools.partial(jax.jit, static_argnames=("method", "width"), donate_argnames=("state",))
+def catch_up(method: Method, weights: Weights, state: DecodeState, width: int) -> DecodeState:
+  """Brings a drafter level that was left out while the target went on, in one call of it.
+
+  Args:
+    method: static settings, with the drafter.
+    weights: of target and drafter.
+    state: of the batch; donated.
+    width: no row has committed more tokens than so many meanwhile; static, at most the
+      capacity.
+  """
+  return state.replace(draft_state=method.drafter.catch_up(
+      weights.drafter, state.draft_state, state.ids, state.length, width))
+
+
+def _has_draft(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> Array:
+  """Whether a running row has both a draft and a use for it, bool scalar."""
+  # In the size that would be run, which is not this one-token size.
+  some = dataclasses.replace(method, gamma=1)
+  context = step_lib.make_context(some, state, rules)
+  found = method.drafter.has_draft(weights.drafter, state.draft_state, context)
+  return (found & (context.wanted > 0)).any()
 
 
 @functools.partial(jax.jit, static_argnames=("method",), donate_argnames=("state",))
@@ -99,9 +125,14 @@ def run(method: Method, weights: Weights, state: DecodeState, rules: Rules,
 
   def goes_on(state: DecodeState) -> Array:
     ended = (~state.running).sum(dtype=jnp.int32)
-    return (state.running.any()
-            & (state.iterations - first < exits.max_iterations)
-            & (ended - ended_before < exits.min_ended))
+    go = (state.running.any()
+          & (state.iterations - first < exits.max_iterations)
+          & (ended - ended_before < exits.min_ended))
+    if not method.watch:
+      return go
+    if method.gamma:
+      return go & (state.drafting | (state.iterations == first))
+    return go & ~_has_draft(method, weights, state, rules)
 
   def body(state: DecodeState) -> DecodeState:
     return step_lib.step(method, weights, state, rules)

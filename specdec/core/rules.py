@@ -8,6 +8,7 @@ from specdec.types import Array
 from specdec.types import Controls
 from specdec.types import Limits
 from specdec.types import Sampling
+from specdec.types import Speculation
 
 
 def sampling(batch: int, temperature: Any = 0.0, top_k: Any = 0, top_p: Any = 0.0) -> Sampling:
@@ -43,6 +44,14 @@ def controls(batch: int, repetition_penalty: Any = 1.0, no_repeat_ngram: Any = 0
       no_repeat_ngram=_spread(batch, no_repeat_ngram, jnp.int32),
       forbidden_ids=_padded(ids, -1, size), forbidden_from=_padded(begin, 0, size),
       forbidden_until=_padded(end, 0, size), logits_fn=logits_fn)
+
+
+def speculation(batch: int, gamma: Any = 2**30, confidence: Any = 0.0,
+                lenience: Any = 1.0) -> Speculation:
+  """Likewise."""
+  return Speculation(gamma=_spread(batch, gamma, jnp.int32),
+                     confidence=_spread(batch, confidence, jnp.float32),
+                     lenience=_spread(batch, lenience, jnp.float32))
 
 
 def _spread(batch: int, value: Any, dtype: Any) -> Array:

@@ -19,7 +19,8 @@ PyTree = Any
 class Method:
   """The static part of a decoding program; one compilation per value and shape.
 
-  Plain decoding is `drafter=None, gamma=0`: the same loop, one token per call.
+  Plain decoding is `gamma=0`: the same loop, one token per call. A drafter that is there
+  all the same is left out of it, and lags; see `loop.catch_up`.
 
   Attributes:
     scorer: the target.
@@ -27,6 +28,9 @@ class Method:
     gamma: tokens drafted per iteration, at least 0.
     verifier: decides which of them stand.
     trace: keep what happened in every iteration, see `Trace`.
+    watch: leave the loop where another size would do better: with gamma 1 or more after an
+      iteration in which no running row drafted anything, with gamma 0 as soon as one
+      would. For drafters that abstain.
   """
 
   scorer: Scorer
@@ -34,12 +38,15 @@ class Method:
   gamma: int = 0
   verifier: verify.TokenVerifier = dataclasses.field(default_factory=verify.TokenVerifier)
   trace: bool = False
+  watch: bool = False
 
   def __post_init__(self):
-    if self.gamma < 0 or (self.gamma > 0) != (self.drafter is not None):
+    if self.gamma < 0 or (self.gamma > 0 and self.drafter is None):
       raise ValueError(
           f"gamma is {self.gamma} and the drafter is {self.drafter!r}; expected gamma 1 or "
-          "more with a drafter, or gamma 0 without one")
+          "more with a drafter, or gamma 0")
+    if self.watch and not getattr(self.drafter, "abstains", False):
+      raise ValueError("watch is set; expected a drafter that abstains")
 
 
 @flax.struct.dataclass
@@ -126,6 +133,7 @@ class DecodeState:
     draft_state: the drafter's, or None.
     stats: counts.
     iterations: int32 scalar, loop iterations so far.
+    drafting: bool scalar, some running row drafted something in the last of them.
     trace: what happened in each of them, or None.
   """
 
@@ -139,6 +147,7 @@ class DecodeState:
   draft_state: PyTree
   stats: Stats
   iterations: Array
+  drafting: Array
   trace: Trace | None = None
 
   @property

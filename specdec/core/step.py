@@ -7,6 +7,7 @@ from specdec.core import controls
 from specdec.core import probs
 from specdec.core import verify
 from specdec.core.contracts import Context
+from specdec.core.contracts import Proposal
 from specdec.core.state import DecodeState
 from specdec.core.state import Method
 from specdec.core.state import Stats
@@ -35,36 +36,31 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
   Returns:
     The next state.
   """
-  gamma, running = method.gamma, state.running
-  context = Context(ids=state.ids, length=state.length, row_keys=state.row_keys,
-                    rules=rules)
-  limits = rules.limits
+  gamma, running, limits = method.gamma, state.running, rules.limits
+  context = make_context(method, state, rules)
   generated = state.length - 1
   remaining = limits.max_decode_len - generated
 
   if gamma:
     proposal, draft_state = method.drafter.propose(
         weights.drafter, state.draft_state, context, gamma)
-    draft, draft_probs = proposal.tokens, proposal.probs
     # A draft ends with its EOS and leaves room for the token after it, so no row
     # ever overruns. Both bounds depend on earlier tokens only: still exact.
-    num_drafted = jnp.minimum(proposal.num_drafted, remaining - 1)
-    num_drafted = jnp.minimum(num_drafted, _first(_is_eos(draft, limits), gamma) + 1)
-    num_drafted = jnp.where(running, jnp.maximum(num_drafted, 0), 0)
+    proposal = cut(proposal, context)
   else:
-    draft = jnp.zeros((state.ids.shape[0], 0), jnp.int32)
-    draft_probs, draft_state = None, state.draft_state
-    num_drafted = jnp.zeros_like(state.length)
+    proposal = Proposal(jnp.zeros((state.ids.shape[0], 0), jnp.int32), None,
+                        jnp.zeros_like(state.length))
+    draft_state = state.draft_state
+  draft, num_drafted = proposal.tokens, proposal.num_drafted
 
   last = jnp.take_along_axis(state.ids, generated[:, None], 1)
-  logits, _, cache = method.scorer.score(
+  logits, hidden, cache = method.scorer.score(
       weights.target, jnp.concatenate([last, draft], 1), state.target_cache)
-  adjusted = controls.adjust(logits, context, draft)
-  target_probs = probs.distribution(adjusted, rules.sampling)
+  target = look(logits, context, draft)
+  adjusted, target_probs = target.logits, target.probs
   verdict = method.verifier(
-      verify.noise(state.row_keys, state.length, gamma,
-                   needed=~probs.is_greedy(rules.sampling).all()), draft, draft_probs,
-      target_probs, num_drafted)
+      method.verifier.noise(state.row_keys, state.length, gamma, logits.shape[-1],
+                            needed=~target.greedy.all()), proposal, target)
 
   # The block: accepted tokens, then the verifier's own; cut at EOS and at the
   # first position whose logits cannot be trusted.
@@ -99,10 +95,10 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
   tested = jnp.minimum(jnp.minimum(accepted + 1, num_drafted), unsound)
   stats, trace = state.stats, state.trace
   if method.trace:
-    trace = _record(trace, stats.target_calls, running, draft, draft_probs, target_probs,
-                    num_drafted, accepted, count)
+    trace = _record(trace, stats.target_calls, running, proposal, target_probs, accepted, count)
   if gamma:
-    draft_state = method.drafter.commit(weights.drafter, draft_state, context, accepted)
+    draft_state = method.drafter.commit(
+        weights.drafter, draft_state, context, accepted, hidden)
   return state.replace(
       ids=ids,
       length=length,
@@ -117,17 +113,44 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
           tested=stats.tested + tested,
           accepted=stats.accepted + accepted),
       iterations=state.iterations + 1,
+      drafting=(num_drafted > 0).any(),
       trace=trace)
 
 
-def _record(trace: Trace, index: Array, running: Array, draft: Array, draft_probs: Array | None,
-            target_probs: Array, num_drafted: Array, num_accepted: Array,
-            num_committed: Array) -> Trace:
+def make_context(method: Method, state: DecodeState, rules: Rules) -> Context:
+  """What a drafter gets to see of a state."""
+  remaining = rules.limits.max_decode_len - (state.length - 1)
+  wanted = jnp.minimum(jnp.minimum(rules.speculation.gamma, method.gamma), remaining - 1)
+  return Context(ids=state.ids, length=state.length, row_keys=state.row_keys, rules=rules,
+                 wanted=jnp.where(state.running, jnp.maximum(wanted, 0), 0),
+                 coupled=method.verifier.coupled)
+
+
+def cut(proposal: Proposal, context: Context) -> Proposal:
+  """A draft without what no row has a use for: beyond what it wants, and behind an EOS."""
+  ends = _first(_is_eos(proposal.tokens, context.rules.limits), proposal.tokens.shape[1]) + 1
+  return proposal.replace(num_drafted=jnp.minimum(
+      jnp.minimum(proposal.num_drafted, context.wanted), ends))
+
+
+def look(logits: Array, context: Context, drafted: Array) -> verify.Target:
+  """A scorer's logits [B, G + 1, V] after the committed and drafted tokens, for a verifier."""
+  adjusted = controls.adjust(logits, context, drafted)
+  rules = context.rules
+  return verify.Target(probs.distribution(adjusted, rules.sampling), adjusted,
+                       probs.is_greedy(rules.sampling), rules.speculation.lenience)
+
+
+def _record(trace: Trace, index: Array, running: Array, proposal: Proposal,
+            target_probs: Array, num_accepted: Array, num_committed: Array) -> Trace:
   """Writes an iteration at `index` [B] of every running row."""
+  draft = proposal.tokens
   at_draft = lambda x: jnp.take_along_axis(x, draft[..., None], -1)[..., 0]
-  q = jnp.ones(draft.shape, jnp.float32) if draft_probs is None else at_draft(draft_probs)
-  new = Trace(draft, num_drafted, num_accepted, num_committed,
-              at_draft(target_probs[:, :draft.shape[1]]), q)
+  q = jnp.ones(draft.shape, jnp.float32) if proposal.probs is None else at_draft(proposal.probs)
+  # The trace is as wide as the largest gamma of the run.
+  widen = lambda x: jnp.pad(x, ((0, 0), (0, trace.drafted.shape[2] - x.shape[1])))
+  new = Trace(widen(draft), proposal.num_drafted, num_accepted, num_committed,
+              widen(at_draft(target_probs[:, :draft.shape[1]])), widen(q))
   rows = jnp.arange(index.shape[0])
   index = jnp.where(running, index, trace.num_drafted.shape[1])
   return jax.tree.map(lambda old, x: old.at[rows, index].set(x, mode="drop"), trace, new)

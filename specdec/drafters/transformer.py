@@ -8,7 +8,7 @@ from jax import lax
 import jax.numpy as jnp
 
 from specdec.core import controls
-from specdec.core import keys
+from specdec.core import drafting
 from specdec.core import probs
 from specdec.core.contracts import Context
 from specdec.core.contracts import Proposal
@@ -33,6 +33,8 @@ class TransformerDrafter:
   scorer: Scorer
   vocab_size: int
 
+  abstains = False
+
   def init(self, params: PyTree, source: Source, capacity: int, copies: int = 1) -> PyTree:
     return self.scorer.init(params, source, capacity, copies)
 
@@ -50,23 +52,20 @@ class TransformerDrafter:
       return logits[..., :self.vocab_size]
     return jnp.pad(logits, ((0, 0), (0, 0), (0, lacking)), constant_values=-jnp.inf)
 
-  def _draw(self, logits: Array, context: Context, drafted: Array, index: Array | int,
-            noise: Array) -> tuple[Array, Array, Array]:
-    """Drafts the token of one position.
-
-    Args:
-      logits: [B, 1, V].
-      context: what is committed.
-      drafted: int32 [B, G], of which the first `index` columns are drafted already.
-      index: int scalar.
-      noise: [B, 2].
-
-    Returns:
-      The token [B], `drafted` with it, and its distribution [B, V].
-    """
-    q = controls.distribution(self._align(logits), context, drafted, index)[:, 0]
-    token = probs.draw(noise, q)
-    return token, lax.dynamic_update_slice(drafted, token[:, None], (0, index)), q
+  def _extend(self, logits: Array, context: Context, noise: Array, index: Array | int,
+              draft: Proposal) -> Proposal:
+    """Drafts the token at position `index` out of logits [B, 1, V]."""
+    adjusted = controls.adjust(self._align(logits), context, draft.tokens, index)
+    q = probs.distribution(adjusted, context.rules.sampling)
+    token = drafting.draw(context, q[:, 0], index, lax.dynamic_index_in_dim(
+        noise, index, 1, keepdims=False))
+    # A row that stopped before goes on for nothing: the others do.
+    going_on = draft.num_drafted == index
+    sure = going_on & drafting.is_confident(context, adjusted[:, 0], q[:, 0])
+    return Proposal(
+        tokens=lax.dynamic_update_slice(draft.tokens, token[:, None], (0, index)),
+        probs=lax.dynamic_update_slice(draft.probs, q, (0, index, 0)),
+        num_drafted=draft.num_drafted + sure)
 
   def propose(self, params: PyTree, state: PyTree, context: Context,
               gamma: int) -> tuple[Proposal, PyTree]:
@@ -80,29 +79,34 @@ class TransformerDrafter:
     logits = jnp.take_along_axis(logits, newest[:, None, None], 1)
     # A row with only its start id has fed one slot too many: take it back.
     state = self.scorer.rollback(state, context.length)
-    noise = keys.uniforms(
-        context.row_keys, context.length,
-        keys.place(keys.Role.DRAFT, jnp.arange(gamma), context.level),
-        needed=~probs.is_greedy(context.rules.sampling).all())
-    drafted = jnp.zeros((context.ids.shape[0], gamma), jnp.int32)
-    token, drafted, q = self._draw(logits, context, drafted, 0, noise[:, 0])
+    noise = drafting.uniforms(context, gamma)
+    batch = context.ids.shape[0]
+    draft = Proposal(jnp.zeros((batch, gamma), jnp.int32),
+                     jnp.zeros((batch, gamma, self.vocab_size), jnp.float32),
+                     jnp.zeros((batch,), jnp.int32))
+    draft = self._extend(logits, context, noise, 0, draft)
+    if gamma == 1:
+      return draft, state
 
-    def scan_step(carry, position):
-      state, token, drafted = carry
-      index, noise = position
-      logits, _, state = self.scorer.score(params, token[:, None], state)
-      token, drafted, q = self._draw(logits, context, drafted, index, noise)
-      return (state, token, drafted), q
+    def wants_more(carry: tuple[Array, PyTree, Proposal]) -> Array:
+      index, _, draft = carry
+      # Rows that are unsure, near their limit or adaptive need not pay for a whole draft.
+      wanting = (draft.num_drafted == index) & (context.wanted > index)
+      return (index < gamma) & wanting.any()
 
-    qs = q[:, None]
-    if gamma > 1:
-      (state, _, drafted), more_q = lax.scan(
-          scan_step, (state, token, drafted),
-          (jnp.arange(1, gamma), noise[:, 1:].transpose((1, 0, 2))))
-      qs = jnp.concatenate([qs, more_q.transpose((1, 0, 2))], 1)
-    return Proposal(drafted, qs, jnp.full(drafted.shape[:1], gamma, jnp.int32)), state
+    def next_token(carry: tuple[Array, PyTree, Proposal]) -> tuple[Array, PyTree, Proposal]:
+      index, state, draft = carry
+      token = lax.dynamic_slice_in_dim(draft.tokens, index - 1, 1, 1)
+      logits, _, state = self.scorer.score(params, token, state)
+      return index + 1, state, self._extend(logits, context, noise, index, draft)
 
-  def commit(self, params: PyTree, state: PyTree, context: Context,
-             num_accepted: Array) -> PyTree:
+    _, state, draft = lax.while_loop(wants_more, next_token, (jnp.int32(1), state, draft))
+    return draft, state
+
+  def has_draft(self, params: PyTree, state: PyTree, context: Context) -> Array:
+    return jnp.ones(context.length.shape, bool)
+
+  def commit(self, params: PyTree, state: PyTree, context: Context, num_accepted: Array,
+             hidden: Array) -> PyTree:
     # Only lengths matter, and `propose` sets them from the committed tokens.
     return self.scorer.rollback(state, context.length + num_accepted)

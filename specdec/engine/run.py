@@ -69,7 +69,8 @@ class Run:
         rules_lib.limits(rows, settings.max_decode_len, self.job.eos_ids,
                          column("min_decode_len"), size=_LISTED),
         rules_lib.controls(rows, penalty, column("no_repeat_ngram_size"), settings.forbidden,
-                           self.job.logits_fn, size=_LISTED))
+                           self.job.logits_fn, size=_LISTED),
+        rules_lib.speculation(rows))
 
   def _precision(self):
     return precision.matmul_precision(self.job.pair.target.config.dtype)

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.core import keys
+from specdec.core import probs
 from specdec.core import rules as rules_lib
 from specdec.core.contracts import Context
 from specdec.core.contracts import Drafter
+from specdec.core.contracts import Proposal
 from specdec.testing import goodness
 from specdec.types import Rules
 from specdec.types import Sampling
@@ -35,6 +37,9 @@ class Subject:
     vocab_size: the target's logits width.
     source: `batch -> Source`, the same for every row of the batch.
     capacity: slots a row may use; at least 16.
+    ties: its probabilities tie, so that top-k keeps more than k.
+    hidden: the target's hidden state [D] after a row's tokens, for a drafter that lives on
+      it; None for one that does not.
   """
 
   drafter: Drafter
@@ -42,6 +47,8 @@ class Subject:
   vocab_size: int
   source: Callable[[int], Source]
   capacity: int = 32
+  ties: bool = False
+  hidden: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 _init = jax.jit(lambda drafter, params, source, capacity: drafter.init(params, source, capacity),
@@ -50,26 +57,29 @@ _propose = jax.jit(
     lambda drafter, params, state, context, gamma: drafter.propose(params, state, context, gamma),
     static_argnums=(0, 4))
 _commit = jax.jit(
-    lambda drafter, params, state, context, count: drafter.commit(params, state, context, count),
-    static_argnums=0)
+    lambda drafter, params, state, context, count, hidden: drafter.commit(
+        params, state, context, count, hidden), static_argnums=0)
+_level = jax.jit(
+    lambda drafter, params, state, ids, length, width: drafter.catch_up(
+        params, state, ids, length, width), static_argnums=(0, 5))
 
 
 def context(subject: Subject, rows: list[list[int]], settings: Sampling, seed: int = 0,
-            example_ids=None) -> Context:
+            example_ids=None, gamma: int = 64, coupled: bool = False, **speculation) -> Context:
   """A context whose rows have committed the given ids, the start id first."""
   ids = np.zeros((len(rows), subject.capacity), np.int32)
   for i, row in enumerate(rows):
     ids[i, :len(row)] = row
   rules = Rules(settings, rules_lib.limits(len(rows), subject.capacity, (-1,)),
-                rules_lib.controls(len(rows)))
+                rules_lib.controls(len(rows)), rules_lib.speculation(len(rows), **speculation))
   examples = np.arange(len(rows)) if example_ids is None else np.asarray(example_ids)
   return Context(jnp.asarray(ids), jnp.asarray([len(r) for r in rows], jnp.int32),
-                 keys.row_keys(seed, examples), rules)
+                 keys.row_keys(seed, examples), rules, jnp.full(len(rows), gamma), coupled)
 
 
 def propose(subject: Subject, rows, settings, gamma: int, state=None, **options):
   """Drafts after committed rows; a fresh state has to catch up by itself."""
-  at = context(subject, rows, settings, **options)
+  at = context(subject, rows, settings, gamma=gamma, **options)
   if state is None:
     state = _init(subject.drafter, subject.params, subject.source(len(rows)), subject.capacity)
     state = _catch_up(subject, state, at)
@@ -79,11 +89,23 @@ def propose(subject: Subject, rows, settings, gamma: int, state=None, **options)
 def _catch_up(subject: Subject, state: PyTree, at: Context) -> PyTree:
   """Leads a fresh state to the context the way the loop would: token by token."""
   for length in range(1, int(at.length.max())):
-    before = at.replace(length=jnp.minimum(length, at.length))
-    _, state = _propose(subject.drafter, subject.params, state, before, 1)
-    state = _commit(subject.drafter, subject.params, state, before,
-                    jnp.zeros_like(before.length))
+    # A row that is there already stays where it is, as one that has ended would.
+    before = at.replace(length=jnp.minimum(length, jnp.maximum(at.length - 1, 1)))
+    proposal, state = _propose(subject.drafter, subject.params, state, before, 1)
+    state = commit(subject, state, before, proposal, jnp.zeros_like(before.length))
   return state
+
+
+def commit(subject: Subject, state: PyTree, at: Context, proposal: Proposal,
+           num_accepted: Any) -> PyTree:
+  """Tells a drafter what stands, with the hidden states that the target would have."""
+  tokens = np.asarray(proposal.tokens)
+  hidden = np.zeros((tokens.shape[0], tokens.shape[1] + 1, 1), np.float32)
+  if subject.hidden is not None:
+    rows = [np.asarray(at.ids)[i, :n].tolist() for i, n in enumerate(np.asarray(at.length))]
+    hidden = np.stack([[subject.hidden(np.array(row + tokens[i, :j].tolist()))
+                        for j in range(tokens.shape[1] + 1)] for i, row in enumerate(rows)])
+  return _commit(subject.drafter, subject.params, state, at, num_accepted, hidden)
 
 
 def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
@@ -95,6 +117,12 @@ def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
   assert proposal.num_drafted.shape == (3,) and proposal.num_drafted.dtype == jnp.int32
   drafted = np.asarray(proposal.num_drafted)
   tokens = np.asarray(proposal.tokens)
+  at, _, state = propose(subject, rows, settings, gamma)
+  if subject.drafter.abstains:
+    has = subject.drafter.has_draft(subject.params, state, at)
+    np.testing.assert_array_equal(np.asarray(has), drafted > 0)
+  else:
+    assert (drafted > 0).all()
   assert ((drafted >= 0) & (drafted <= gamma)).all()
   assert ((tokens >= 0) & (tokens < subject.vocab_size)).all()
   if proposal.probs is None:
@@ -107,7 +135,7 @@ def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
     for i in range(drafted[row]):
       assert q[row, i, tokens[row, i]] > 0
   assert set(np.unique(q[1, :drafted[1]])) <= {0.0, 1.0}, "greedy: q is one-hot"
-  assert (np.count_nonzero(q[2, :drafted[2]], axis=-1) <= 2).all(), "top_k reaches q"
+  assert subject.ties or (np.count_nonzero(q[2, :drafted[2]], axis=-1) <= 2).all(), "top_k"
 
 
 def check_tokens_follow_q(subject: Subject, rows: int = 4000) -> None:
@@ -131,7 +159,7 @@ def check_state_depends_on_committed_tokens_alone(subject: Subject, gamma: int) 
   at, proposal, state = propose(subject, rows, settings, gamma)
   accepted = jnp.arange(gamma + 1, dtype=jnp.int32)
   accepted = jnp.minimum(accepted, proposal.num_drafted)
-  state = _commit(subject.drafter, subject.params, state, at, accepted)
+  state = commit(subject, state, at, proposal, accepted)
   # A correction that the draft did not hold follows the accepted tokens.
   tokens = np.asarray(proposal.tokens)
   after = [row + tokens[i, :n].tolist() + [2 if n == gamma or tokens[i, n] != 2 else 3]
@@ -155,9 +183,57 @@ def check_rows_are_independent(subject: Subject, gamma: int) -> None:
     np.testing.assert_array_equal(alone.tokens[0, :count], together.tokens[i, :count])
 
 
+def check_one_that_was_left_out_comes_back_level(subject: Subject, gamma: int) -> None:
+  """One call brings a fresh state to where it would be after drafting all along."""
+  rows = [[0, 2, 3, 3, 2], [0], [0, 3, 2]]
+  settings = rules_lib.sampling(3, 1.0)
+  at = context(subject, rows, settings, gamma=gamma)
+  state = _init(subject.drafter, subject.params, subject.source(3), subject.capacity)
+  state = _level(subject.drafter, subject.params, state, at.ids, at.length, 8)
+  back, _ = _propose(subject.drafter, subject.params, state, at, gamma)
+  if subject.hidden is not None:
+    assert not np.asarray(back.num_drafted).any(), "it has seen no hidden state yet"
+    return
+  _, usual, _ = propose(subject, rows, settings, gamma)
+  np.testing.assert_array_equal(back.num_drafted, usual.num_drafted)
+  np.testing.assert_array_equal(back.tokens, usual.tokens)
+
+
+def check_confidence_looks_at_distributions(subject: Subject, gamma: int) -> None:
+  """A threshold that nothing reaches stops the draft, whatever the tokens; 0 stops none."""
+  rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2]]
+  settings = rules_lib.sampling(3, [1.0, 0.0, 1.0])
+  _, usual, _ = propose(subject, rows, settings, gamma)
+  if usual.probs is None:
+    return
+  _, strict, _ = propose(subject, rows, settings, gamma, confidence=[2.0, 2.0, 0.0])
+  np.testing.assert_array_equal(strict.num_drafted, [0, 0, int(usual.num_drafted[2])])
+  peaks = np.asarray(usual.probs)[0].max(-1)[:int(usual.num_drafted[0])]
+  threshold = float(np.median(peaks))
+  _, some, _ = propose(subject, rows, settings, gamma, confidence=[threshold, 0.0, 0.0])
+  expected = np.cumprod(peaks >= threshold).sum()
+  assert int(some.num_drafted[0]) == expected
+
+
+def check_coupled_draws_go_by_position(subject: Subject, gamma: int) -> None:
+  """A position's token is decided by its noise and by q, whatever iteration drafts it."""
+  rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2]]
+  at, proposal, _ = propose(subject, rows, rules_lib.sampling(3, 1.0), gamma, coupled=True)
+  if proposal.probs is None:
+    return
+  position = at.length[:, None] - 1 + jnp.arange(gamma)
+  noise = keys.by_position(at.row_keys, position, jnp.arange(subject.vocab_size))
+  drawn = np.asarray(probs.race(noise, proposal.probs))
+  for row, count in enumerate(np.asarray(proposal.num_drafted)):
+    np.testing.assert_array_equal(proposal.tokens[row, :count], drawn[row, :count])
+
+
 def check_all(subject: Subject, gamma: int = 3) -> None:
   """Runs the whole battery."""
   check_shapes_and_laws(subject, gamma)
   check_tokens_follow_q(subject)
   check_state_depends_on_committed_tokens_alone(subject, gamma)
   check_rows_are_independent(subject, gamma)
+  check_one_that_was_left_out_comes_back_level(subject, gamma)
+  check_confidence_looks_at_distributions(subject, gamma)
+  check_coupled_draws_go_by_position(subject, gamma)

@@ -70,8 +70,10 @@ def test_adjusts_as_the_oracle_does(seed, hook):
   forbidden = [(3, 0, 99), (4, 2, 5), (size - 1, 5, 6)]
   rules = Rules(rules_lib.sampling(batch),
                 rules_lib.limits(batch, slots, (1, 7), min_len, size=4),
-                rules_lib.controls(batch, penalty, ngram, forbidden, hook, size=4))
-  context = Context(ids, length, keys.row_keys(0, np.arange(batch)), rules)
+                rules_lib.controls(batch, penalty, ngram, forbidden, hook, size=4),
+                rules_lib.speculation(batch))
+  context = Context(ids, length, keys.row_keys(0, np.arange(batch)), rules,
+                    np.full(batch, gamma))
   found = np.asarray(_adjust(logits, context, drafted))
   for row in range(batch):
     for j in range(gamma + 1):
@@ -93,7 +95,7 @@ def test_nothing_asked_for_changes_nothing():
   length, ids, drafted = _contexts(rng, 4, toy.V, 14, 3)
   logits = rng.normal(0, 2, (4, 4, toy.V)).astype(np.float32)
   rules = toy.rules(0.0, 4, 14)
-  context = Context(ids, length, keys.row_keys(0, np.arange(4)), rules)
+  context = Context(ids, length, keys.row_keys(0, np.arange(4)), rules, np.full(4, 3))
   np.testing.assert_array_equal(_adjust(logits, context, drafted), logits)
 
 

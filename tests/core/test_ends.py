@@ -147,7 +147,8 @@ def test_a_sick_row_leaves_the_others_alone(method):
                                   eos=())
   sick, sound = run(_sick(RANDOM, 4, np.nan)), run(RANDOM)
   assert int(sick.status[2]) == Status.NAN and int(sound.status[2]) == Status.LENGTH
-  rows = lambda state: jax.tree.map(lambda x: x[OTHERS], state.replace(iterations=sick.ids))
+  rows = lambda state: jax.tree.map(lambda x: x[OTHERS], state.replace(
+      iterations=sick.ids, drafting=sick.ids))
   toy.assert_same(rows(sick), rows(sound))
   # Up to where it fell ill, the row is the one it would have been.
   kept = toy.sequences(sick)[2]
@@ -155,6 +156,8 @@ def test_a_sick_row_leaves_the_others_alone(method):
 
 
 def test_settings_that_do_not_fit_together_are_refused():
-  for drafter, gamma in ((None, 1), (toy.SPECULATIVE.drafter, 0), (None, -1)):
+  for drafter, gamma in ((None, 1), (toy.SPECULATIVE.drafter, -1), (None, -1)):
     with pytest.raises(ValueError, match="gamma"):
       Method(toy.SCORER, drafter, gamma)
+  with pytest.raises(ValueError, match="abstains"):
+    Method(toy.SCORER, toy.SPECULATIVE.drafter, 1, watch=True)

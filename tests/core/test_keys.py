@@ -40,21 +40,20 @@ def test_the_generator_is_fixed():
 
 def test_every_place_has_a_code_of_its_own():
   offsets = jnp.arange(keys._MAX_OFFSETS)
-  codes = np.concatenate([keys.place(role, offsets, level)
-                          for level in range(3) for role in keys.Role])
-  assert len(set(codes.tolist())) == 3 * len(keys.Role) * keys._MAX_OFFSETS
+  codes = np.concatenate([keys.place(role, offsets) for role in keys.Role])
+  assert len(set(codes.tolist())) == len(keys.Role) * keys._MAX_OFFSETS
+  assert max(codes) < keys._BY_POSITION
 
 
 def _uniforms(examples, committed):
-  places = jnp.concatenate([keys.place(role, jnp.arange(3), level)
-                            for level in range(2) for role in keys.Role])
+  places = jnp.concatenate([keys.place(role, jnp.arange(6)) for role in keys.Role])
   return np.asarray(keys.uniforms(keys.row_keys(0, jnp.asarray(examples)),
                                   jnp.asarray(committed), places))
 
 
 def test_no_two_draws_share_noise():
   drawn = np.stack([_uniforms(range(16), [n] * 16) for n in (1, 2, 3)])
-  assert drawn.shape == (3, 16, 2 * len(keys.Role) * 3, 2)
+  assert drawn.shape == (3, 16, len(keys.Role) * 6, 2)
   assert drawn.min() >= 0 and drawn.max() < 1
   # 2304 draws from a grid of 2**23 meet 0.3 times by chance; a shared stream, hundreds of times.
   assert len(np.unique(drawn)) > drawn.size - 5
@@ -74,3 +73,25 @@ def test_noise_does_not_depend_on_the_batch():
   whole = _uniforms([4, 9, 2], [3, 1, 7])
   for i, (example, committed) in enumerate([(4, 3), (9, 1), (2, 7)]):
     np.testing.assert_array_equal(_uniforms([example], [committed])[0], whole[i])
+
+
+def test_noise_by_position_belongs_to_row_position_and_id():
+  """And to nothing else: not to the width, the batch, or what else is asked for."""
+  row_keys, ids = keys.row_keys(5, jnp.arange(6)), jnp.arange(40)
+  position = jnp.arange(6)[:, None] + jnp.arange(3)
+  whole = np.asarray(keys.by_position(row_keys, position, ids))
+  assert whole.shape == (6, 3, 40) and 0 < whole.min() and whole.max() < 1
+  assert len(np.unique(whole)) > whole.size - 5
+  np.testing.assert_array_equal(keys.by_position(row_keys, position, ids[:7]), whole[..., :7])
+  np.testing.assert_array_equal(keys.by_position(row_keys[2:3], position[2:3, 1:2], ids),
+                                whole[2:3, 1:2])
+  few = jnp.tile(jnp.array([[[9, 3]]]), (6, 3, 1))
+  np.testing.assert_array_equal(keys.by_position(row_keys, position, few), whole[..., [9, 3]])
+  assert stats.kstest(whole.ravel(), "uniform").pvalue > 1e-4
+  assert (np.asarray(keys.by_position(row_keys, position, ids, needed=False)) == 0.5).all()
+
+
+def test_keys_of_inner_iterations_are_their_own():
+  row_keys = keys.row_keys(5, jnp.arange(50))
+  inner = [_data(keys.descend(row_keys, jnp.full(50, n))) for n in (1, 2, 3)]
+  assert len({key for row in [_data(row_keys), *inner] for key in row}) == 200

@@ -13,6 +13,7 @@ from specdec.core import loop
 from specdec.core.rules import sampling
 from specdec.core.state import Exits
 from specdec.core.state import Method
+from specdec.core.verify import TokenVerifier
 from specdec.core.verify import Verdict
 from specdec.testing import markov
 from specdec.types import Source
@@ -125,15 +126,15 @@ def test_counts_of_every_iteration():
 
 
 @dataclasses.dataclass(frozen=True)
-class Scripted:
+class Scripted(TokenVerifier):
   """Accepts as many tokens as it is told, and goes on with one that was not drafted."""
 
-  counts: tuple[int, ...]
+  counts: tuple[int, ...] = ()
 
-  def __call__(self, noise, draft_tokens, draft_probs, target_probs, num_drafted):
-    count = jnp.minimum(jnp.asarray(self.counts, jnp.int32), num_drafted)
-    drafted = jnp.take_along_axis(jnp.pad(draft_tokens, ((0, 0), (0, 1))), count[:, None], 1)
-    return Verdict(count, (drafted[:, 0] + 1) % target_probs.shape[-1])
+  def __call__(self, noise, proposal, target):
+    count = jnp.minimum(jnp.asarray(self.counts, jnp.int32), proposal.num_drafted)
+    drafted = jnp.take_along_axis(jnp.pad(proposal.tokens, ((0, 0), (0, 1))), count[:, None], 1)
+    return Verdict(count, (drafted[:, 0] + 1) % target.probs.shape[-1])
 
 
 def test_caches_hold_the_committed_tokens_after_any_acceptance():

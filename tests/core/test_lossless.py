@@ -17,9 +17,14 @@ import numpy as np
 import pytest
 
 from specdec.core import loop
+from specdec.core.keys import Role
 from specdec.core.rules import sampling
 from specdec.core.state import Method
 from specdec.core.state import Weights
+from specdec.core.verify import BlockVerifier
+from specdec.core.verify import CoupledVerifier
+from specdec.core.verify import LenientVerifier
+from specdec.core.verify import TokenVerifier
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.testing import goodness
 from specdec.testing import markov
@@ -91,13 +96,14 @@ class StopsWhenUnsure(TransformerDrafter):
 
 
 @functools.cache
-def measure(method: Method, settings: str = "plain", width: int = V, seed: int = 0):
+def measure(method: Method, settings: str = "plain", width: int = V, seed: int = 0, **speculation):
   """P-value of the outputs against the exact law, and the final state."""
   chosen = sampling(BATCH, *SETTINGS[settings])
   weights = WEIGHTS[width]
+  speculation = {"lenience": 0.5, **speculation}  # Which nobody but the lenient looks at.
   state = toy.start(method, weights, KINDS, max_len=LENGTH, seed=seed)
-  state = loop.run(method, weights, state, toy.rules(chosen, BATCH, LENGTH, (EOS,)),
-                   toy.exits())
+  state = loop.run(method, weights, state,
+                   toy.rules(chosen, BATCH, LENGTH, (EOS,), **speculation), toy.exits())
   found = goodness.p_value(*toy.fits(state, TARGET, KINDS, chosen, EOS, LENGTH))
   return found, state
 
@@ -123,6 +129,50 @@ def test_joint_law_of_other_drafts(drafter, settings):
   found, state = measure(Method(SCORER, drafter, 2), settings)
   assert found > RIGHT
   assert np.asarray(state.stats.accepted).sum() > BATCH
+
+
+@pytest.mark.parametrize("settings", ["plain", "mixed"])
+@pytest.mark.parametrize("verifier", [BlockVerifier(), CoupledVerifier()])
+@pytest.mark.parametrize("drafter, gamma", [(DRAFTER, 1), (DRAFTER, 2), (DRAFTER, 4),
+                                            (StopsWhenUnsure(SCORER, V), 3),
+                                            (Deterministic(SCORER, V), 3)])
+def test_joint_law_of_other_verifiers(drafter, gamma, verifier, settings):
+  found, state = measure(Method(SCORER, drafter, gamma, verifier), settings)
+  assert found > RIGHT
+  assert np.asarray(state.stats.accepted).sum() > BATCH / 2
+
+
+@pytest.mark.parametrize("verifier", [TokenVerifier(), BlockVerifier()])
+def test_joint_law_where_the_drafter_must_be_confident(verifier):
+  """Rows that stop by themselves, and rows with a gamma of their own, in one batch."""
+  # Each of them for rows of both kinds.
+  settings = np.tile(np.repeat([0.0, 0.5, 0.6, 0.0], 2), BATCH // 8)
+  gamma = np.tile(np.repeat([3, 3, 2, 1], 2), BATCH // 8)
+  method = Method(SCORER, DRAFTER, 3, verifier)
+  chosen, weights = sampling(BATCH, 1.0), WEIGHTS[V]
+  state = toy.start(method, weights, KINDS, max_len=LENGTH)
+  rules = toy.rules(chosen, BATCH, LENGTH, (EOS,), confidence=settings, gamma=gamma)
+  state = loop.run(method, weights, state, rules, toy.exits())
+  assert goodness.p_value(*toy.fits(state, TARGET, KINDS, chosen, EOS, LENGTH)) > RIGHT
+  drafted = np.asarray(state.stats.drafted / state.stats.target_calls).reshape(-1, 4, 2).mean((0, 2))
+  assert (drafted <= [3, 3, 2, 1]).all() and drafted[0] > drafted[1] > drafted[2] > 0.1
+
+
+def test_block_verification_accepts_more():
+  """With the same drafts at the first iteration; in expectation, never less."""
+  calls = [np.asarray(measure(Method(SCORER, DRAFTER, 4, verifier))[1].stats.target_calls)
+           for verifier in (BlockVerifier(), TokenVerifier())]
+  gain = calls[1].mean() / calls[0].mean() - 1
+  assert gain > 0.01, gain
+
+
+def test_coupled_ids_do_not_depend_on_drafter_or_gamma():
+  said = []
+  for drafter, gamma in ((None, 0), (DRAFTER, 1), (DRAFTER, 2), (DRAFTER, 4),
+                         (StopsWhenUnsure(SCORER, V), 3), (Deterministic(SCORER, V), 3)):
+    _, state = measure(Method(SCORER, drafter, gamma, CoupledVerifier()), "mixed")
+    said.append(toy.sequences(state))
+  assert all(s == said[0] for s in said)
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 4])
@@ -158,8 +208,12 @@ CONTROLS = {
     "bonus from the wrong position": Method(SCORER, DRAFTER, 2, broken.BonusTooEarly()),
     "q at another temperature": Method(SCORER, DRAFTER, 2, broken.OtherTemperature()),
     "q left out of the ratio": Method(SCORER, DRAFTER, 2, broken.NoRatio()),
-    "noise of draft and residual shared": Method(SCORER, broken.SharedNoise(SCORER, V, 0.5), 2),
-    "noise of draft and bonus shared": Method(SCORER, broken.SharedNoise(SCORER, V, 0.75), 2),
+    "noise of draft and residual shared": Method(
+        SCORER, DRAFTER, 2, broken.SharedNoise(Role.RESIDUAL)),
+    "noise of draft and bonus shared": Method(SCORER, DRAFTER, 2, broken.SharedNoise(Role.BONUS)),
+    "block: noise by position": Method(SCORER, DRAFTER, 2, broken.PositionKeyedBlocks()),
+    "block: residual of single tokens": Method(SCORER, DRAFTER, 2, broken.TokenwiseResidual()),
+    "lenient": Method(SCORER, DRAFTER, 2, LenientVerifier()),
     "unlikely draws dropped": Method(SCORER, broken.DropsUnlikelyDraws(SCORER, V), 2),
     "rejected token left in the cache": Method(broken.RollsBackTooLittle(V), DRAFTER, 2),
 }
@@ -167,8 +221,11 @@ CONTROLS = {
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_negative_control_fails(control):
-  # Keys by absolute position are no control here: with this verifier they are exact, since
-  # whether a token stands depends on no noise of a later position (measured, and the reason
-  # is in `specdec.core.keys`). They are one for verifiers that look at whole blocks.
   found, _ = measure(CONTROLS[control])
   assert found < WRONG
+
+
+def test_noise_by_position_is_exact_token_by_token():
+  """So it is no control there: whether a token stands depends on no later position's noise."""
+  found, _ = measure(Method(SCORER, DRAFTER, 2, broken.PositionKeyedTokens()))
+  assert found > RIGHT

@@ -7,11 +7,26 @@ import pytest
 
 from specdec.core import keys
 from specdec.core import verify
+from specdec.core.contracts import Proposal
 from specdec.testing import oracle
 
 # Plain names would hide that every comparison runs the compiled verifier.
-token_verifier = jax.jit(verify.TokenVerifier().__call__)
+_verify = jax.jit(lambda verifier, *args: verifier(*args), static_argnums=0)
 STEP = 2.0**-23
+
+
+def judge(verifier, noise, draft, q, p, num_drafted, lenience=1.0):
+  """Verdict on drafts [B, G] with distributions q [B, G, V] (or None) and p [B, G + 1, V]."""
+  p = jnp.asarray(p)
+  batch = p.shape[0]
+  target = verify.Target(p, jnp.log(p), (p == 1).any(-1).all(-1),
+                         jnp.full((batch,), lenience, jnp.float32))
+  return _verify(verifier, noise, Proposal(jnp.asarray(draft), q, jnp.asarray(num_drafted)), target)
+
+
+def token_verifier(*args):
+  return judge(verify.TokenVerifier(), *args)
+
 
 
 def _distributions(rng, *shape):
@@ -139,9 +154,10 @@ def test_tokens_behind_the_draft_do_not_matter():
 
 def test_noise_comes_from_streams_of_their_own():
   row_keys = keys.row_keys(0, jnp.arange(64))
-  drawn = [verify.noise(row_keys, jnp.full(64, n), 3, level) for n in (1, 2) for level in (0, 1)]
-  drafted = [keys.uniforms(row_keys, jnp.full(64, n), keys.place(
-      keys.Role.DRAFT, jnp.arange(3), level)) for n in (1, 2) for level in (0, 1)]
+  levels = (row_keys, keys.descend(row_keys, jnp.full(64, 1)))
+  drawn = [verify.noise(level, jnp.full(64, n), 3) for n in (1, 2) for level in levels]
+  drafted = [keys.uniforms(level, jnp.full(64, n), keys.place(
+      keys.Role.DRAFT, jnp.arange(3))) for n in (1, 2) for level in levels]
   values = np.concatenate([np.ravel(x) for x in jax.tree.leaves((drawn, drafted))])
   # 3328 draws on a grid of 2**23 meet 0.7 times by chance.
   assert len(np.unique(values)) > len(values) - 6

@@ -61,11 +61,12 @@ def prompt(prompts) -> Source:
 
 
 def rules(settings: float | Sampling, batch: int, max_len, eos=(1,), min_len=0,
-          controls: Controls | None = None) -> Rules:
+          controls: Controls | None = None, **speculation) -> Rules:
   """Rules of a batch; `settings` is a temperature or a `Sampling`."""
   settings = settings if isinstance(settings, Sampling) else sampling(batch, settings)
   return Rules(settings, rules_lib.limits(batch, max_len, eos, min_len, size=2),
-               controls or rules_lib.controls(batch, size=4))
+               controls or rules_lib.controls(batch, size=4),
+               rules_lib.speculation(batch, **speculation))
 
 
 def exits(max_iterations: int = 2**30, min_ended: int = 2**30) -> Exits:

@@ -32,7 +32,7 @@ def start(pair, gamma, rows=ROWS):
 def run(method, weights, state, temperature, iterations=2**30):
   batch = state.ids.shape[0]
   asked = Rules(rules.sampling(batch, temperature), rules.limits(batch, MAX_LEN),
-                rules.controls(batch))
+                rules.controls(batch), rules.speculation(batch))
   return loop.run(method, weights, state, asked,
                   Exits(np.int32(iterations), np.int32(2**30)))
 
