@@ -154,7 +154,8 @@ def test_joint_law_where_the_drafter_must_be_confident(verifier):
   rules = toy.rules(chosen, BATCH, LENGTH, (EOS,), confidence=settings, gamma=gamma)
   state = loop.run(method, weights, state, rules, toy.exits())
   assert goodness.p_value(*toy.fits(state, TARGET, KINDS, chosen, EOS, LENGTH)) > RIGHT
-  drafted = np.asarray(state.stats.drafted / state.stats.target_calls).reshape(-1, 4, 2).mean((0, 2))
+  per_call = np.asarray(state.stats.drafted / state.stats.target_calls)
+  drafted = per_call.reshape(-1, 4, 2).mean((0, 2))
   assert (drafted <= [3, 3, 2, 1]).all() and drafted[0] > drafted[1] > drafted[2] > 0.1
 
 
