@@ -70,6 +70,7 @@ class Comparison:
 
   Attributes:
     pair: name of the pair.
+    drafter: name of its drafter.
     task: whose prefix was used, None for the pair's first, "" for none.
     dtype: of the target's weights.
     settings: of the speculative side; the plain one differs in `mode` alone.
@@ -80,6 +81,7 @@ class Comparison:
   """
 
   pair: str
+  drafter: str
   task: str | None
   dtype: str
   settings: Settings
@@ -107,9 +109,14 @@ class Comparison:
 
   @property
   def greedy(self) -> bool:
-    """Whether every input is decoded greedily, so that both sides must agree."""
+    """Whether every input is decoded greedily."""
     return bool((self.settings.per_row("temperature", len(self.plain.result.best))
                  <= MIN_TEMPERATURE).all())
+
+  @property
+  def reproducible(self) -> bool:
+    """Whether both sides must agree: they are greedy, or their draws are coupled."""
+    return self.greedy or self.settings.verifier == "coupled"
 
   @property
   def differences(self) -> dict[int, int]:
@@ -127,13 +134,14 @@ class Comparison:
     count = len(self.plain.result.best)
     return {
         **self.environment,
-        "pair": self.pair, "task": self.task, "dtype": self.dtype, "inputs": count,
+        "pair": self.pair, "drafter": self.drafter, "task": self.task, "dtype": self.dtype, "inputs": count,
         **dataclasses.asdict(self.settings),
         "rows": self.rows, "repeats": len(self.plain.times_s),
         "plain": self.plain.to_dict(), "speculative": self.speculative.to_dict(),
         "ratio": dataclasses.asdict(self.ratio), "verdict": self.verdict,
-        "identical_outputs": count - len(self.differences) if self.greedy else None,
-        "first_differences": self.differences if self.greedy else None}
+        "identical_outputs": count - len(self.differences) if self.reproducible else None,
+        "first_differences": self.differences if self.reproducible else None,
+        "lossless": self.settings.lossless}
 
 
 def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeats: int = 5,
@@ -171,8 +179,8 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
       times[side].append(passes[side].timed())
   sides = [Side(Result(tuple(p.records()), p.job.settings), f, tuple(t))
            for p, f, t in zip(passes, first, times, strict=True)]
-  return Comparison(pair.name, task, pair.target.config.dtype, speculative.settings, passes[0].rows,
-                    *sides, records_lib.environment())
+  return Comparison(pair.name, pair.drafter.name, task, pair.target.config.dtype,
+                    speculative.settings, passes[0].rows, *sides, records_lib.environment())
 
 
 class _Pass:

@@ -133,7 +133,8 @@ def _record(job: Job, example: int, sample: int, fetched: dict[str, Any], row: i
       output=text_of(job, ids, status), output_ids=ids, prompt_tokens=len(encoded.prompt),
       score=float(fetched["log_prob"][row]),
       adjusted_score=float(fetched["adjusted_log_prob"][row]), status=status.label,
-      truncated=encoded.truncated, seed=job.settings.seed, trace=trace, **counts)
+      truncated=encoded.truncated, seed=job.settings.seed, lossless=job.settings.lossless,
+      trace=trace, **counts)
 
 
 def text_of(job: Job, ids: list[int], status: Status) -> str:

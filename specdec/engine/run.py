@@ -35,15 +35,17 @@ class Run:
   def __init__(self, job: Job, batch: Batch):
     self.job, self.batch = job, batch
     settings, pair = job.settings, job.pair
-    gamma, copies = settings.effective_gamma, settings.num_decodes
+    gamma = min(settings.effective_gamma, pair.max_gamma)
+    copies = settings.num_decodes
     rows, used = batch.size * copies, len(batch.example_ids)
     self.rows_used = used * copies
-    self._method = pair.method(gamma, trace=job.trace)
+    self._method = pair.method(gamma, trace=job.trace, verifier=settings.verifier)
     self._weights = pair.weights(gamma > 0)
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
     width = power_of_two(max(len(e.ids) for e in encoded), 16)
-    source = make_source([e.ids for e in encoded], width=width, rows=batch.size)
+    source = make_source([e.ids for e in encoded], width=width, rows=batch.size,
+                         begin=[e.begin for e in encoded])
     capacity = state_lib.capacity_for(settings.max_decode_len, gamma)
     examples = np.repeat(np.pad(batch.example_ids, (0, batch.size - used)), copies)
     with self._precision():
@@ -63,14 +65,15 @@ class Run:
       return np.pad(values, (0, rows - len(values)))
 
     # A row that only fills the batch asks for nothing: a penalty of 1, not 0.
-    penalty = np.where(np.arange(rows) < self.rows_used, column("repetition_penalty"), 1.0)
+    filled = lambda name: np.where(np.arange(rows) < self.rows_used, column(name), 1.0)
     return Rules(
         rules_lib.sampling(rows, column("temperature"), column("top_k"), column("top_p")),
         rules_lib.limits(rows, settings.max_decode_len, self.job.eos_ids,
                          column("min_decode_len"), size=_LISTED),
-        rules_lib.controls(rows, penalty, column("no_repeat_ngram_size"), settings.forbidden,
+        rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"), settings.forbidden,
                            self.job.logits_fn, size=_LISTED),
-        rules_lib.speculation(rows))
+        rules_lib.speculation(rows, confidence=column("confidence"),
+                              lenience=filled("lenience")))
 
   def _precision(self):
     return precision.matmul_precision(self.job.pair.target.config.dtype)
