@@ -134,7 +134,8 @@ class Comparison:
     count = len(self.plain.result.best)
     return {
         **self.environment,
-        "pair": self.pair, "drafter": self.drafter, "task": self.task, "dtype": self.dtype, "inputs": count,
+        "pair": self.pair, "drafter": self.drafter, "task": self.task,
+        "dtype": self.dtype, "inputs": count,
         **dataclasses.asdict(self.settings),
         "rows": self.rows, "repeats": len(self.plain.times_s),
         "plain": self.plain.to_dict(), "speculative": self.speculative.to_dict(),

@@ -70,8 +70,8 @@ class Run:
         rules_lib.sampling(rows, column("temperature"), column("top_k"), column("top_p")),
         rules_lib.limits(rows, settings.max_decode_len, self.job.eos_ids,
                          column("min_decode_len"), size=_LISTED),
-        rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"), settings.forbidden,
-                           self.job.logits_fn, size=_LISTED),
+        rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"),
+                           settings.forbidden, self.job.logits_fn, size=_LISTED),
         rules_lib.speculation(rows, confidence=column("confidence"),
                               lenience=filled("lenience")))
 

@@ -113,7 +113,7 @@ class Settings:
     each("confidence", self.confidence, float, lambda c: 0 <= c <= 1,
          "a number from 0 (off) to 1")
     # In float32, where its logarithm is taken.
-    each("lenience", self.lenience, float, lambda l: 1e-30 <= l <= 1,
+    each("lenience", self.lenience, float, lambda x: 1e-30 <= x <= 1,
          "a number above 0, up to 1 (none)")
     if self.verifier != "lenient" and not np.all(np.asarray(self.lenience) == 1):
       raise SpecdecError(f"lenience is {self.lenience!r} and the verifier {self.verifier!r}, "
