@@ -26,7 +26,7 @@ _SECONDS = 2.0
 
 def ready(job: Job) -> Job:
   """The job with costs, measured on its first batch where it needs some and has none."""
-  if not job.settings.adaptive or job.costs is not None or not job.encoded:
+  if not job.settings.paced or job.costs is not None or not job.encoded:
     return job
   return dataclasses.replace(job, costs=measure(job))
 

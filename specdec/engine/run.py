@@ -48,7 +48,7 @@ def make_pace(job: Job, rows: int) -> Pace:
   settings = job.settings
   if not job.largest_gamma:
     return Fixed(0, rows)
-  pace = Auto(job.costs, rows) if settings.adaptive else Fixed(settings.gamma, rows)
+  pace = Auto(job.costs, rows) if settings.paced else Fixed(settings.gamma, rows)
   return Watched(pace) if job.pair.drafter.drafter.abstains else pace
 
 
@@ -80,7 +80,8 @@ class Run:
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
     width = power_of_two(max(len(e.ids) for e in encoded), 16)
-    source = make_source([e.ids for e in encoded], width=width, rows=batch.size)
+    source = make_source([e.ids for e in encoded], width=width, rows=batch.size,
+                         begin=[e.begin for e in encoded])
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
     examples = np.repeat(np.pad(batch.example_ids, (0, batch.size - used)), copies)
     with self._precision():
@@ -109,14 +110,15 @@ class Run:
       return np.pad(values, (0, rows - len(values)))
 
     # A row that only fills the batch asks for nothing: a penalty of 1, not 0.
-    penalty = np.where(np.arange(rows) < self.rows_used, column("repetition_penalty"), 1.0)
+    filled = lambda name: np.where(np.arange(rows) < self.rows_used, column(name), 1.0)
     return Rules(
         rules_lib.sampling(rows, column("temperature"), column("top_k"), column("top_p")),
         rules_lib.limits(rows, settings.max_decode_len, self.job.eos_ids,
                          column("min_decode_len"), size=_LISTED),
-        rules_lib.controls(rows, penalty, column("no_repeat_ngram_size"), settings.forbidden,
-                           self.job.logits_fn, size=_LISTED),
-        rules_lib.speculation(rows))
+        rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"),
+                           settings.forbidden, self.job.logits_fn, size=_LISTED),
+        rules_lib.speculation(rows, confidence=column("confidence"),
+                              lenience=filled("lenience")))
 
   def _precision(self):
     return precision.matmul_precision(self.job.pair.target.config.dtype)
