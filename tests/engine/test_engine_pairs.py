@@ -181,7 +181,7 @@ def test_a_drafter_bounds_gamma():
   assert job.make_settings(short, {}).gamma == 3 and job.make_settings(pair, {}).gamma == 4
   assert job.make_settings(short, {"gamma": "auto"}).paced
   assert job.make_settings(short, {"gamma": 9, "mode": "plain"}).effective_gamma == 0
-  with pytest.raises(SpecdecError, match="gamma is 4; expected at most 3, .* the drafter heads"):
+  with pytest.raises(SpecdecError, match=r"gamma is 4; expected at most 3, which .* drafter heads"):
     job.make_settings(short, {"gamma": 4})
 
 
