@@ -193,7 +193,8 @@ def main(argv):
                 f"distilled from demo/target, {_DRAFTER_STEPS.value} steps")
     (demo / "pair.json").write_text(json.dumps({
         "target": "target", "drafter": "drafter", "drafters": {"bigram": "bigram"},
-        "tasks": PREFIXES, "max_source_len": 128, "max_decode_len": 128}, indent=2) + "\n", encoding="utf-8")
+        "tasks": PREFIXES, "max_source_len": 128, "max_decode_len": 128},
+        indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
