@@ -113,7 +113,8 @@ def test_a_drafter_without_calls_of_its_own_is_measured_as_a_whole(capsys):
 def test_drafters_without_weights_go_by_their_names():
   for spec, words in (("copy:max_match=0", "from 1 to 63"), ("uniform:x=1", "it takes none"),
                       ("copy:max_match=2+uniform", "cannot be drafted for"),
-                      ("copy:max_match=2+./x", "expected a single drafter"), ("huge", "expected one of base")):
+                      ("copy:max_match=2+./x", "expected a single drafter"),
+                      ("huge", "expected one of base")):
     with pytest.raises(SpecdecError, match=words):
       workload_lib.from_sizes("tiny", spec, gamma=2, batch_size=1, source_len=8,
                               max_decode_len=8)

@@ -33,7 +33,8 @@ def test_good(fields):
     ("gamma", "Auto"), ("gamma", ""), ("gamma", 65), ("verifier", "lossy"), ("verifier", None),
     ("verifier", []), ("lenience", 0.5), ("lenience", 0), ("lenience", 1.1), ("lenience", "1"),
     ("lenience", [1.0, 0.9]), ("confidence", -0.1), ("confidence", 1.1), ("confidence", "x"),
-    ("confidence", math.nan), ("batch_size", 0), ("seed", -1), ("max_decode_len", 0), ("max_source_len", 1),
+    ("confidence", math.nan), ("batch_size", 0), ("seed", -1), ("max_decode_len", 0),
+    ("max_source_len", 1),
 ])
 def test_bad(name, value):
   with pytest.raises(SpecdecError, match=f"{name}.* expected") as info:
