@@ -13,9 +13,12 @@ from typing import Any
 
 from specdec.bench import records as records_lib
 from specdec.bench.timing import Spread
+from specdec.bench.timing import interleave
 from specdec.bench.timing import ratios
 from specdec.core.probs import MIN_TEMPERATURE
+from specdec.engine import calibrate
 from specdec.engine import generate
+from specdec.engine.costs import Costs
 from specdec.engine.job import Job
 from specdec.engine.job import from_texts
 from specdec.engine.job import plan
@@ -146,7 +149,8 @@ class Comparison:
 
 
 def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeats: int = 5,
-            prompt: Any = None, logits_fn: Any = None, **settings: Any) -> Comparison:
+            prompt: Any = None, logits_fn: Any = None, costs: Costs | None = None,
+            **settings: Any) -> Comparison:
   """Decodes texts plainly and speculatively, in turns, and times both.
 
   Args:
@@ -156,6 +160,7 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
     repeats: timed passes of each side.
     prompt: see `generate`, and so is `logits_fn`.
     logits_fn: a hook.
+    costs: for `gamma="auto"`; measured before the comparison by default.
     **settings: fields of `Settings`, but for `mode`.
 
   Raises:
@@ -164,28 +169,33 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
   whole("repeats", repeats, 1, 1000)
   if "mode" in settings:
     raise SpecdecError("mode does not go with a comparison: it runs both modes")
-  speculative = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn)
+  speculative = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, costs=costs)
   if not speculative.settings.gamma:
     raise SpecdecError("gamma is 0, which is plain decoding; a comparison needs 1 or more")
   if not speculative.texts:
     raise SpecdecError("there is nothing to compare; expected one text or more")
+  speculative = calibrate.ready(speculative)
   plain = dataclasses.replace(
-      speculative, settings=dataclasses.replace(speculative.settings, mode="plain"))
+      speculative, costs=None, settings=dataclasses.replace(speculative.settings, mode="plain"))
 
-  passes = [_Pass(job) for job in (plain, speculative)]
+  passes = [Pass(job) for job in (plain, speculative)]
   first = [p.timed() for p in passes]
-  times: list[list[float]] = [[], []]
-  for i in range(repeats):
-    for side in (0, 1) if i % 2 == 0 else (1, 0):
-      times[side].append(passes[side].timed())
-  sides = [Side(Result(tuple(p.records()), p.job.settings), f, tuple(t))
-           for p, f, t in zip(passes, first, times, strict=True)]
+  times = interleave({str(i): p.timed for i, p in enumerate(passes)}, repeats)
+  sides = [Side(Result(tuple(p.records()), p.job.settings, p.job.costs), f, tuple(t))
+           for p, f, t in zip(passes, first, times.values(), strict=True)]
   return Comparison(pair.name, pair.drafter.name, task, pair.target.config.dtype,
                     speculative.settings, passes[0].rows, *sides, records_lib.environment())
 
 
-class _Pass:
-  """All inputs decoded once, as often as one likes."""
+class Pass:
+  """All inputs decoded once, as often as one likes.
+
+  Args:
+    job: with costs, where its gamma is automatic.
+
+  Attributes:
+    rows: of a batch.
+  """
 
   def __init__(self, job: Job):
     self.job = job

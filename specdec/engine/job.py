@@ -17,6 +17,7 @@ import numpy as np
 
 from specdec.core import controls
 from specdec.engine import prompts as prompts_lib
+from specdec.engine.costs import Costs
 from specdec.engine.models import id_rows
 from specdec.engine.pairs import Pair
 from specdec.engine.settings import PER_ROW
@@ -56,6 +57,7 @@ class Job:
     encoded: of each text.
     logits_fn: see `core.controls.adjust`; None for none.
     trace: keep what happened in every iteration.
+    costs: what automatic gamma goes by; measured on the first batch when None.
   """
 
   pair: Pair
@@ -64,10 +66,22 @@ class Job:
   encoded: list[Encoded]
   logits_fn: Any = None
   trace: bool = False
+  costs: Costs | None = None
 
   def __post_init__(self):
     for name in PER_ROW:
       self.settings.per_row(name, len(self.encoded))
+    if self.settings.paced and self.costs and self.costs.sizes[-1] > self.pair.max_gamma:
+      raise SpecdecError(f"Costs.sizes holds {self.costs.sizes[-1]}; expected at most "
+                         f"{self.pair.max_gamma}, which is how many tokens the drafter "
+                         f"{self.pair.drafter.name} can draft; measure costs for it")
+
+  @property
+  def largest_gamma(self) -> int:
+    """The most tokens that any iteration drafts; 0 in plain mode."""
+    if not self.settings.paced:
+      return self.settings.effective_gamma
+    return self.costs.sizes[-1]
 
   @property
   def eos_ids(self) -> tuple[int, ...]:
@@ -90,7 +104,7 @@ def from_texts(pair: Pair, texts: str | Iterable[str], task: str | None, setting
     task: None for the pair's first task, "" for no prefix.
     settings: fields of `Settings`.
     prompt: text or ids that every output begins with, or one such per input.
-    **options: `logits_fn` and `trace` of the job.
+    **options: `logits_fn`, `trace` and `costs` of the job.
 
   Raises:
     SpecdecError: a setting is out of range, the task is unknown, an input is too long

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.engine.costs import Costs
 from specdec.engine.settings import Settings
 from specdec.engine.traces import Iteration
 
@@ -76,10 +77,13 @@ class Result:
   Attributes:
     records: `num_decodes` per input, next to each other, by increasing score.
     settings: of the run.
+    costs: what automatic gamma went by; None with a fixed one. The same costs and
+      settings give the same outputs again.
   """
 
   records: tuple[Record, ...]
   settings: Settings
+  costs: Costs | None = None
 
   @property
   def lossless(self) -> bool:

@@ -213,7 +213,7 @@ CONTROLS = {
         SCORER, DRAFTER, 2, broken.SharedNoise(Role.RESIDUAL)),
     "noise of draft and bonus shared": Method(SCORER, DRAFTER, 2, broken.SharedNoise(Role.BONUS)),
     "block: noise by position": Method(SCORER, DRAFTER, 2, broken.PositionKeyedBlocks()),
-    "block: residual of single tokens": Method(SCORER, DRAFTER, 2, broken.TokenwiseResidual()),
+    "block: residual of single tokens": Method(SCORER, DRAFTER, 4, broken.TokenwiseResidual()),
     "lenient": Method(SCORER, DRAFTER, 2, LenientVerifier()),
     "unlikely draws dropped": Method(SCORER, broken.DropsUnlikelyDraws(SCORER, V), 2),
     "rejected token left in the cache": Method(broken.RollsBackTooLittle(V), DRAFTER, 2),
