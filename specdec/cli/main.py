@@ -32,6 +32,8 @@ COMMANDS = {
                        "models of T5X and Hugging Face into specdec's layout, and back"),
     "inspect": Command("specdec.cli.inspect", "what a checkpoint is, without reading its weights"),
     "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
+    "tune": Command("specdec.cli.tune",
+                    "find the drafter that pays on your texts and device, as a gin file"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
 }

@@ -188,7 +188,8 @@ def _plain(value: Any) -> Any:
   """Numbers and (nested) sequences of numbers as Python numbers and tuples."""
   if hasattr(value, "tolist"):  # Arrays and scalars of NumPy and jax.
     value = value.tolist()
-  return tuple(map(_plain, value)) if isinstance(value, Sequence) else value
+  listed = isinstance(value, Sequence) and not isinstance(value, str)
+  return tuple(map(_plain, value)) if listed else value
 
 
 def whole(name: str, value: Any, low: int, high: int, hint: str = "", other: str = "") -> None:
