@@ -41,7 +41,7 @@ Examples
   specdec generate --input_file=in.txt --output_file=out.jsonl
   specdec generate --num_decodes=4 --temperature=1 "A dog runs across the grass."
   specdec generate --prompt="Ein Hund" --trace "A dog runs across the grass."
-  specdec generate --task=correct --drafter=copy --gamma=8 "A dogs runs across the grass."
+  specdec generate --task=correct --drafter=copy --gamma=8 "A dogs runs."
   specdec generate --compare --gamma=4 --input_file=in.txt --compare_json=speed.json"""
 
 # Flags that are settings of the run, by the name that both have.

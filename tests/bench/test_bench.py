@@ -18,6 +18,7 @@ from specdec.bench import timing
 from specdec.bench import workload as workload_lib
 from specdec.cli import bench_report
 from specdec.cli.main import run
+from specdec.drafters.copy import CopyDrafter
 from specdec.engine import pairs
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
@@ -91,6 +92,32 @@ def test_counts_are_those_of_decoding(record):
   assert sum(n * k for n, k in enumerate(counts)) == record["accepted"]
   assert record["identical_outputs"] == 2
   assert record["speed_up"]["median"] > 0
+
+
+def test_a_drafter_without_calls_of_its_own_is_measured_as_a_whole(capsys):
+  """A token of the proposal stands for a call."""
+  drafting = workload_lib.Drafting("copy", CopyDrafter(models.VOCAB), ())
+  done = json.loads(json.dumps(measure_lib.measure(
+      models.workload(drafter=drafting), repeats=2, buffer_bytes=BUFFER)))
+  assert not any(name.startswith("drafter call") for name in done["seconds"])
+  assert done["seconds"]["drafter proposal"]["median"] > 0
+  s = done["samples_s"]
+  c = statistics.median(p / models.GAMMA / t for p, t in zip(s["drafter proposal"],
+                                                             s["target call, 1 token"]))
+  assert done["cost_ratio"]["median"] == pytest.approx(c, rel=1e-3)
+  assert done["bytes_per_call"]["drafter"] is None and done["identical_outputs"] == 1
+  bench_report.show(done)
+  assert "c, drafted token / target call" in capsys.readouterr().out
+
+
+def test_drafters_without_weights_go_by_their_names():
+  for spec, words in (("copy:max_match=0", "from 1 to 63"), ("uniform:x=1", "it takes none"),
+                      ("copy:max_match=2+uniform", "cannot be drafted for"),
+                      ("copy:max_match=2+./x", "expected a single drafter"),
+                      ("huge", "expected one of base")):
+    with pytest.raises(SpecdecError, match=words):
+      workload_lib.from_sizes("tiny", spec, gamma=2, batch_size=1, source_len=8,
+                              max_decode_len=8)
 
 
 def test_random_weights_run_to_the_end_without_eos():
