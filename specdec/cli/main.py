@@ -32,6 +32,7 @@ COMMANDS = {
                        "models of T5X and Hugging Face into specdec's layout, and back"),
     "inspect": Command("specdec.cli.inspect", "what a checkpoint is, without reading its weights"),
     "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
+    "ngram": Command("specdec.cli.ngram", "tables of n-grams that draft for a target"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
 }
