@@ -34,6 +34,7 @@ COMMANDS = {
     "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
     "tune": Command("specdec.cli.tune",
                     "find the drafter that pays on your texts and device, as a gin file"),
+    "ngram": Command("specdec.cli.ngram", "tables of n-grams that draft for a target"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
 }
