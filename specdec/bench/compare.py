@@ -19,7 +19,7 @@ from specdec.engine import generate
 from specdec.engine.job import Job
 from specdec.engine.job import from_texts
 from specdec.engine.job import plan
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
 from specdec.engine.run import run_batch

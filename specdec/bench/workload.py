@@ -13,6 +13,7 @@ from specdec.core.state import Weights
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import job as job_lib
 from specdec.engine import models
+from specdec.engine import pairs
 from specdec.engine import precision
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
@@ -108,7 +109,7 @@ def from_sizes(target: str, drafter: str, *, gamma: int, batch_size: int, source
   return Workload(*parts, source, (), gamma, max_decode_len, random=True)
 
 
-def from_pair(pair: models.Pair, texts: Sequence[str] = (), *, gamma: int, batch_size: int,
+def from_pair(pair: pairs.Pair, texts: Sequence[str] = (), *, gamma: int, batch_size: int,
               source_len: int, max_decode_len: int, task: str | None = None,
               seed: int = 0) -> Workload:
   """A pair on given texts, or on random ids when there are none.
@@ -126,7 +127,7 @@ def from_pair(pair: models.Pair, texts: Sequence[str] = (), *, gamma: int, batch
   Raises:
     SpecdecError: there are more texts than rows, or the task is unknown.
   """
-  parts = [Part(m.name, m.scorer, m.weights) for m in (pair.target, pair.drafter)]
+  parts = [Part(m.name, m.scorer, m.weights) for m in (pair.target, pair.drafter.model)]
   eos: tuple[int, ...] = ()
   if texts:
     if len(texts) > batch_size:

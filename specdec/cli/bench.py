@@ -154,7 +154,7 @@ def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[fl
 
 def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   from specdec.bench import workload
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   dtype = None if flags.dtype == "auto" else flags.dtype
   options = dict(gamma=flags.gamma, batch_size=batch_size, source_len=flags.source_len,
@@ -162,4 +162,4 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   if flags.pair is None:
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
   task = None if flags.task is None else "" if flags.task == "none" else flags.task
-  return workload.from_pair(models.load_pair(flags.pair, dtype), texts, task=task, **options)
+  return workload.from_pair(pairs.load_pair(flags.pair, dtype), texts, task=task, **options)

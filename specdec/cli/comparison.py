@@ -13,7 +13,7 @@ if TYPE_CHECKING:
   from specdec.bench.compare import Comparison
   from specdec.bench.compare import Side
   from specdec.bench.timing import Spread
-  from specdec.engine.models import Pair
+  from specdec.engine.pairs import Pair
 
 _SHOWN = 8
 

@@ -18,7 +18,7 @@ from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
-  from specdec.engine.models import Pair
+  from specdec.engine.pairs import Pair
   from specdec.engine.result import Record
   from specdec.engine.settings import Settings
 

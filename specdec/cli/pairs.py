@@ -7,7 +7,7 @@ from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.data.base import BaseVocabulary
-  from specdec.engine.models import Pair
+  from specdec.engine.pairs import Pair
 
 
 def add_flags(flags: Flags) -> None:
@@ -26,11 +26,11 @@ def check(flags: Flags) -> None:
   Raises:
     SpecdecError: two pairs are named, or half of one.
   """
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   named = [name for name in ("target", "drafter") if getattr(flags, name) is not None]
   if not named:
-    models.find_pair(flags.pair)
+    pairs.find_pair(flags.pair)
     return
   if len(named) == 1:
     other = "drafter" if named == ["target"] else "target"
@@ -45,12 +45,12 @@ def load(flags: Flags, dtype: str | None) -> "Pair":
   Raises:
     SpecdecError: it cannot be loaded, or is no pair.
   """
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   check(flags)
   if flags.target is None and flags.vocab is None:
-    return models.load_pair(flags.pair, dtype)
-  return models.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
+    return pairs.load_pair(flags.pair, dtype)
+  return pairs.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
                           vocabulary=flags.vocab)
 
 
@@ -60,8 +60,8 @@ def vocabulary(flags: Flags) -> "BaseVocabulary":
   Raises:
     SpecdecError: a model cannot be looked at, or the two have different pieces.
   """
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   check(flags)
-  return models.pair_vocabulary(flags.pair, target=flags.target, drafter=flags.drafter,
+  return pairs.pair_vocabulary(flags.pair, target=flags.target, drafter=flags.drafter,
                                 vocabulary=flags.vocab)

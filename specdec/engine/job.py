@@ -17,8 +17,8 @@ import numpy as np
 
 from specdec.core import controls
 from specdec.engine import prompts as prompts_lib
-from specdec.engine.models import Pair
 from specdec.engine.models import id_rows
+from specdec.engine.pairs import Pair
 from specdec.engine.settings import PER_ROW
 from specdec.engine.settings import Settings
 from specdec.errors import InputError

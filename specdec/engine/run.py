@@ -39,7 +39,7 @@ class Run:
     rows, used = batch.size * copies, len(batch.example_ids)
     self.rows_used = used * copies
     self._method = pair.method(gamma, trace=job.trace)
-    self._weights = pair.weights(gamma)
+    self._weights = pair.weights(gamma > 0)
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
     width = power_of_two(max(len(e.ids) for e in encoded), 16)

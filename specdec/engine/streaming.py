@@ -12,7 +12,7 @@ from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import from_texts
 from specdec.engine.job import plan
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.run import Run
 from specdec.types import Status

@@ -15,11 +15,11 @@ def saved_pair(tmp_path_factory):
 @pytest.fixture
 def memory_pair(monkeypatch):
   """Makes `--pair=tiny` the pair in memory, which spares reading it every time."""
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  real = models.load_pair
-  monkeypatch.setattr(models, "find_pair", lambda pair: pair)
-  monkeypatch.setattr(models, "load_pair", lambda pair, dtype=None: (
+  real = pairs.load_pair
+  monkeypatch.setattr(pairs, "find_pair", lambda pair: pair)
+  monkeypatch.setattr(pairs, "load_pair", lambda pair, dtype=None: (
       tiny.pair() if pair == "tiny" else real(pair, dtype)))
   return tiny.pair()
 
