@@ -1,9 +1,6 @@
 """`specdec distill`: a drafter trained on what the target says."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
-import contextlib
 import os
 import pathlib
 import sys
@@ -12,15 +9,18 @@ from typing import Any
 
 from specdec.cli import faults
 from specdec.cli import inputs as inputs_lib
-from specdec.cli import pairs
+from specdec.cli import progress
 from specdec.cli.flags import Flags
 from specdec.cli.outputs import print_line
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.engine.models import Model
+  from specdec.engine.models import Opened
   from specdec.models.t5.config import T5Config
   from specdec.training.batches import Example
+  from specdec.training.distill import Recipe
+  from specdec.training.runs import Outcome
 
 INTRO = """\
 specdec distill: trains a drafter on the outputs and distributions of a target.
@@ -161,57 +161,150 @@ def _check(flags: Flags, args: Sequence[str]) -> None:
 
 
 def _distill(flags: Flags, texts: list[str] | None) -> int:
+  from specdec.engine import heads as heads_lib
   from specdec.training import distill
 
-  model, about, shape = _target(flags)
-  start = _start(flags, model, shape)
+  target, about, shape = _target(flags)
+  model = target.load()
+  kind = (_SmallT5 if flags.kind == "transformer" else _Heads)(flags, target, model, shape)
   work = pathlib.Path(flags.work_dir or f"{flags.output.rstrip('/')}.train")
-  with _progress() as progress:
-    examples = _examples(flags, model, about, texts, work, progress)
-    recipe = distill.Recipe(
-        steps=flags.steps, loss=flags.loss, on_policy=flags.on_policy,
-        batch_tokens=flags.batch_tokens, seed=flags.seed, every=flags.every,
-        patience=flags.patience, learning_rate=flags.learning_rate or start.learning_rate)
-    settings = {"kind": flags.kind, "target": model.name, "init_from": flags.init_from}
-    outcome = start.train(model, examples, recipe, work / "run", settings, progress)
+  recipe = distill.Recipe(
+      steps=flags.steps, loss=flags.loss, on_policy=flags.on_policy,
+      batch_tokens=flags.batch_tokens, seed=flags.seed, every=flags.every,
+      patience=flags.patience, learning_rate=flags.learning_rate or kind.learning_rate)
+  settings = {"kind": flags.kind, "target": heads_lib.fingerprint(model),
+              "init_from": flags.init_from}
+  try:
+    with progress.steps() as bar:
+      examples = _examples(flags, model, about, texts, work, bar)
+      bar.begin("training", recipe.steps)
+      outcome = kind.train(examples, recipe, work / "run", settings, report=bar.say_evaluation,
+                           tick=bar.advance_to)
+  except KeyboardInterrupt:
+    raise KeyboardInterrupt(f"type the same command again to go on; what is done is in {work}"
+                            ) from None
+  advice = f"lower --learning_rate (it was {recipe.learning_rate:g})"
   if outcome.params is None:
-    raise SpecdecError(f"the loss stopped being finite before step {flags.every}; nothing was "
-                       f"written: lower --learning_rate (it was {recipe.learning_rate:g}) and "
-                       f"remove {work / 'run'}")
-  start.save(flags.output, model, outcome, recipe)
-  print_line(f"{flags.output}: {start.described}, alpha {outcome.alpha:.4f} on held-out outputs "
+    raise SpecdecError(f"the loss stopped being finite within the first {recipe.every} updates; "
+                       f"nothing was written: {advice} and remove {work / 'run'}")
+  source = (f"distilled from {model.name}, {recipe.loss}, {outcome.step} of {recipe.steps} "
+            f"updates, alpha {outcome.alpha:.4f}")
+  kind.save(flags.output, outcome.params, source)
+  print_line(f"{flags.output}: {kind.described}, alpha {outcome.alpha:.4f} on held-out outputs "
              f"after {outcome.step} updates")
   if outcome.ended == "diverged":
     raise SpecdecError(f"the loss stopped being finite after step {outcome.last}; {flags.output} "
-                       f"has the drafter of step {outcome.step}, the best before: lower "
-                       f"--learning_rate (it was {recipe.learning_rate:g}) for a longer run")
+                       f"has the drafter of step {outcome.step}, the best before: {advice}, and "
+                       "name another --work_dir, to train for longer")
   if outcome.ended == "patience":
-    print(f"stopped at step {outcome.last}: alpha has not risen {flags.patience} times "
+    print(f"stopped at step {outcome.last}: alpha has not risen {flags.patience} times in a row "
           "(--patience)", file=sys.stderr)
   return 0
 
 
-def _target(flags: Flags) -> tuple["Model", dict[str, Any], "T5Config | None"]:
+def _target(flags: Flags) -> tuple["Opened", dict[str, Any], "T5Config | None"]:
   """The target, what a pair file says of it, and the shape of the pair's drafter."""
-  from specdec.checkpoints import detect
   from specdec.engine import models
+  from specdec.engine import pairs
 
+  about: dict[str, Any] = {"tasks": {}, "max_source_len": 512, "max_decode_len": 128}
   if flags.target is not None:
-    about = {"tasks": {}, "max_source_len": 512, "max_decode_len": 128}
-    return models.load_model(flags.target, None, flags.vocab), about, None
-  (target, drafter), about = models.pair_members(flags.pair)
-  model = models.load_model(target, None, flags.vocab)
-  about = {"tasks": {}, "max_source_len": 512, "max_decode_len": 128, **about}
+    return models.open_model(flags.target, flags.vocab), about, None
+  target, drafter, told = pairs.pair_members(flags.pair)
   shape = None
   if flags.kind == "transformer" and flags.size is None and flags.init_from is None:
-    shape = models.config_of(detect.open_checkpoint(drafter, verify=False))
-  return model, about, shape
+    shape = models.open_model(drafter, flags.vocab, verify=False).config
+  return models.open_model(target, flags.vocab), {**about, **told}, shape
+
+
+class _SmallT5:
+  """What is special about a small T5."""
+
+  learning_rate = 2e-2
+
+  def __init__(self, flags: Flags, target: "Opened", model: "Model", shape: "T5Config | None"):
+    from specdec.engine import models
+    from specdec.engine.drafters import check_vocabularies
+    from specdec.models.t5 import sizes
+    from specdec.training import distill
+
+    self._target, self._model, self._vocab, self._start = target, model, flags.vocab, None
+    if flags.init_from is not None:
+      start = models.open_model(flags.init_from, flags.vocab)
+      check_vocabularies(model.name, model.vocabulary, start.name, start.vocabulary)
+      self._start, shape = start, start.config
+    elif flags.size is not None:
+      shape = sizes.load(flags.size)
+    changes = {name: getattr(flags, name) for name in _SHAPE if getattr(flags, name) is not None}
+    if shape is None and len(changes) < len(_SHAPE):
+      raise SpecdecError("the shape of the drafter is open; name a --size "
+                         f"({', '.join(sizes.names())}), or --init_from=DIR, or all of "
+                         f"{', '.join(f'--{name}' for name in _SHAPE)}")
+    shape = (shape or model.config).replace(**changes)
+    if self._start is None:
+      shape = shape.replace(vocab_size=model.config.vocab_size)
+    self._config = distill.student_config(shape)
+
+  @property
+  def described(self) -> str:
+    from specdec.models.t5 import weights
+
+    return f"a T5 of {weights.count(self._config) / 1e6:.4g} million parameters"
+
+  def train(self, examples: list["Example"], recipe: "Recipe", directory: pathlib.Path,
+            settings: dict[str, Any], **callbacks: Any) -> "Outcome":
+    from specdec.training import distill
+
+    params = self._start and self._start.params()
+    return distill.transformer(self._model, examples, self._config, recipe, directory, params,
+                               settings, **callbacks)
+
+  def save(self, path: str, params: Any, source: str) -> None:
+    from specdec.checkpoints import bundle
+    from specdec.checkpoints import vocabularies
+
+    file = self._target.checkpoint.vocabulary
+    if self._vocab is not None:
+      file = vocabularies.given(self._vocab, self._model.config.vocab_size)
+    bundle.save(path, bundle.Bundle(self._config.to_dict(), params, file,
+                                    self._model.vocabulary.fingerprint if file else "", source))
+
+
+class _Heads:
+  """What is special about heads."""
+
+  learning_rate = 2e-3
+
+  def __init__(self, flags: Flags, target: "Opened", model: "Model", shape: None):
+    from specdec.engine import heads as heads_lib
+
+    self._model, self._params, self._num = model, None, flags.heads
+    if flags.init_from is not None:
+      drafter, params = heads_lib.load(flags.init_from, model)
+      self._params, self._num = params["heads"], drafter.num_heads
+
+  @property
+  def described(self) -> str:
+    return f"{self._num} heads"
+
+  def train(self, examples: list["Example"], recipe: "Recipe", directory: pathlib.Path,
+            settings: dict[str, Any], **callbacks: Any) -> "Outcome":
+    from specdec.training import distill
+
+    return distill.heads(self._model, examples, self._num, recipe, directory, self._params,
+                         settings, **callbacks)
+
+  def save(self, path: str, params: Any, source: str) -> None:
+    from specdec.engine import heads as heads_lib
+
+    heads_lib.save(path, self._model, params, source)
 
 
 def _examples(flags: Flags, model: "Model", about: dict[str, Any], texts: list[str] | None,
-              work: pathlib.Path, progress: "_Progress") -> list["Example"]:
+              work: pathlib.Path, bar: "progress.Steps") -> list["Example"]:
   """The target's outputs, read or made."""
   from specdec.training import outputs
+  from specdec.training import runs
 
   prefix = _prefix(flags, about["tasks"])
   longest = flags.max_source_len or about["max_source_len"]
@@ -224,13 +317,11 @@ def _examples(flags: Flags, model: "Model", about: dict[str, Any], texts: list[s
     sources.append(ids if len(ids) <= longest else [*ids[:longest - 1], model.vocabulary.eos_id])
   settings = {"temperature": flags.temperature, "batch_size": flags.batch_size,
               "max_decode_len": flags.max_decode_len or about["max_decode_len"]}
-  from specdec.training import runs
-
   runs.claim(work / "outputs", {"target": model.name, "sources": runs.digest(sources),
                                 "seed": flags.seed, **settings})
-  progress.begin("decoding", len(sources))
+  bar.begin("decoding", len(sources))
   return outputs.make(model, sources, work / "outputs" / "outputs.jsonl", seed=flags.seed,
-                      report=progress.tick, **settings)
+                      report=bar.advance_to, **settings)
 
 
 def _prefix(flags: Flags, tasks: dict[str, str]) -> str:

@@ -134,6 +134,17 @@ def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
   return large.vocabulary
 
 
+def pair_members(pair: str | pathlib.Path = "demo"
+                 ) -> tuple[str | pathlib.Path, str | pathlib.Path, dict[str, Any]]:
+  """Paths of the target and the drafter of a pair, and what its file says besides.
+
+  Raises:
+    SpecdecError: there is no such pair.
+  """
+  (target, drafter), about = _members(pair, None, None)
+  return target, drafter, about
+
+
 def _members(pair: str | pathlib.Path, target: str | pathlib.Path | None,
              drafter: str | pathlib.Path | None
              ) -> tuple[tuple[str | pathlib.Path, str | pathlib.Path], dict[str, Any]]:

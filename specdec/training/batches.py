@@ -4,6 +4,7 @@ import bisect
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -85,8 +86,8 @@ _LADDER = [w for power in range(3, 20) for w in (2 << power, 3 << power)]
 class Buckets:
   """Batches by step number: the same for every run that asks, whenever it asks.
 
-  Examples are grouped by the length of their source, in few groups, as every group is a
-  shape that a training step is compiled for. None is left out.
+  Examples are grouped by length in few groups, as every group is a shape that a training
+  step is compiled for. None is left out.
 
   Args:
     examples: pairs of source and target ids, neither empty.
@@ -96,18 +97,21 @@ class Buckets:
 
   def __init__(self, examples: Sequence[Example], tokens: int, seed: int = 0):
     self._examples, self._seed = examples, seed
-    width_of = lambda ids: _LADDER[bisect.bisect_left(_LADDER, len(ids))]
+    # How long targets are for their sources, all but the longest: both widths of a group
+    # follow from one.
+    ratio = float(np.quantile([len(t) / len(s) for s, t in examples], 0.95))
+    fitting = lambda size: _LADDER[bisect.bisect_left(_LADDER, size)]
     groups: dict[int, list[int]] = {}
-    for i, (source, _) in enumerate(examples):
-      groups.setdefault(width_of(source), []).append(i)
+    for i, (source, target) in enumerate(examples):
+      groups.setdefault(fitting(max(len(source), len(target) / ratio)), []).append(i)
     widths = sorted(groups)
-    for narrow, wide in zip(widths, widths[1:]):
+    for narrow, wide in itertools.pairwise(widths):
       # A compilation costs more than the padding of a few.
       if len(groups[narrow]) < max(len(examples) / 12, tokens / (2 * narrow)):
         groups[wide] += groups.pop(narrow)
     self._groups = []
     for width, members in sorted(groups.items()):
-      target_width = max(width_of(examples[i][1]) for i in members)
+      target_width = fitting(max(len(examples[i][1]) for i in members))
       rows = max(1, min(tokens // (width + target_width), len(members)))
       self._groups.append((width, target_width, rows, members))
     self._epoch: tuple[int, list[tuple[int, int, list[int]]]] = (-1, [])

@@ -33,6 +33,8 @@ from specdec.training.batches import Batch
 from specdec.training.batches import Buckets
 from specdec.training.batches import Example
 from specdec.training.batches import shifted
+from specdec.training.objectives import Heads
+from specdec.training.objectives import Objective
 from specdec.training.objectives import SmallT5
 from specdec.types import Rules
 from specdec.types import Source
@@ -68,10 +70,6 @@ class Recipe:
   every: int = 100
   patience: int = 0
 
-  @property
-  def schedule(self) -> runs.Schedule:
-    return runs.Schedule(self.steps, self.learning_rate)
-
 
 def split(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
   """Training and held-out examples; equal ones are on one side.
@@ -98,9 +96,9 @@ def teacher_of(model: Model) -> tuple[T5, Params]:
           weights_lib.restore(model.weights, model.config))
 
 
-def student_config(config: T5Config, target: Model) -> T5Config:
-  """A shape as it is trained: as wide in ids as the target, in float32, without dropout."""
-  return config.replace(vocab_size=target.config.vocab_size, dtype="float32", dropout_rate=0.0)
+def student_config(config: T5Config) -> T5Config:
+  """A shape as it is trained: in float32, without dropout."""
+  return config.replace(dtype="float32", dropout_rate=0.0)
 
 
 def initial(config: T5Config, seed: int) -> Params:
@@ -133,22 +131,62 @@ def transformer(target: Model, examples: Sequence[Example], config: T5Config, re
   """
   network, frozen = teacher_of(target)
   objective = SmallT5(T5(config, dot_general=precision.dot_general()), network, recipe.loss)
+
+  def own_samples(step: int, params: Params, batch: Batch) -> Batch:
+    if np.random.default_rng((recipe.seed, 1, step)).random() >= recipe.on_policy:
+      return batch
+    return on_policy(config, params, batch, recipe.seed, step, target.vocabulary.eos_id)
+
+  params = initial(config, recipe.seed) if params is None else params
+  return _train(objective, runs.Schedule(recipe.steps, recipe.learning_rate), params, frozen,
+                examples, recipe, directory, {**(settings or {}), "config": config.to_dict()},
+                own_samples, callbacks)
+
+
+def heads(target: Model, examples: Sequence[Example], num_heads: int, recipe: Recipe,
+          directory: pathlib.Path, params: Params | None = None,
+          settings: dict[str, Any] | None = None, **callbacks: Callable) -> runs.Outcome:
+  """Trains heads on the target's hidden states; the target itself stays as it is.
+
+  Args:
+    target: M_p.
+    examples: pairs of source ids and the target's output ids.
+    num_heads: how many.
+    recipe: settings; `on_policy` is not looked at.
+    directory: for checkpoints.
+    params: initial ones, see `drafters.heads.HeadsDrafter`; when None, heads that say
+      again what the target has said.
+    settings: see `transformer`.
+    **callbacks: likewise.
+
+  Raises:
+    SpecdecError: see `transformer`.
+  """
+  network, frozen = teacher_of(target)
+  size = target.config.emb_dim
+  if params is None:
+    params = {"kernel": np.zeros((num_heads, size, 2 * size), np.float32),
+              "bias": np.zeros((num_heads, size), np.float32)}
+  # Adafactor goes by the size of a parameter, and these begin at zero.
+  schedule = runs.Schedule(recipe.steps, recipe.learning_rate, rule="adam")
+  return _train(Heads(network, recipe.loss), schedule, params, frozen, examples, recipe,
+                directory, {**(settings or {}), "heads": num_heads},
+                lambda step, params, batch: batch, callbacks)
+
+
+def _train(objective: Objective, schedule: runs.Schedule, params: Params, frozen: Params,
+           examples: Sequence[Example], recipe: Recipe, directory: pathlib.Path,
+           settings: dict[str, Any], change: Callable[[int, Params, Batch], Batch],
+           callbacks: dict[str, Callable]) -> runs.Outcome:
   training, held_out = split(examples)
   buckets = Buckets(training, recipe.batch_tokens, recipe.seed)
-
-  def batch_at(step: int, params: Params) -> tuple[np.ndarray, ...]:
-    batch = buckets.batch(step)
-    if np.random.default_rng((recipe.seed, 1, step)).random() < recipe.on_policy:
-      batch = on_policy(config, params, batch, recipe.seed, step, target.vocabulary.eos_id)
-    return batch.arrays()
-
+  settings = {**settings, **dataclasses.asdict(recipe), "outputs": runs.digest(examples)}
   with matmul_precision("float32"):
     return runs.train(
-        objective, recipe.schedule, initial(config, recipe.seed) if params is None else params,
-        frozen, batch_at, [b.arrays() for b in Buckets(held_out, recipe.batch_tokens).once()],
-        directory, {**(settings or {}), **dataclasses.asdict(recipe), "config": config.to_dict(),
-                    "examples": len(examples)},
-        every=recipe.every, patience=recipe.patience, **callbacks)
+        objective, schedule, params, frozen,
+        lambda step, params: change(step, params, buckets.batch(step)).arrays(),
+        [batch.arrays() for batch in Buckets(held_out, recipe.batch_tokens).once()],
+        directory, settings, every=recipe.every, patience=recipe.patience, **callbacks)
 
 
 _prepare = jax.jit(weights_lib.prepare, static_argnums=(1, 2))

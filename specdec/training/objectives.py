@@ -10,6 +10,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from specdec.drafters.heads import apply_heads
 from specdec.models.t5.network import T5
 from specdec.training import losses
 
@@ -61,3 +62,51 @@ class SmallT5:
                              self._logits(self.teacher, frozen, batch))
     weights = batch[2] > 0
     return (beta * weights).sum(), weights.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+  """Heads on a target's hidden states, see `drafters.heads`.
+
+  With h_t the state that the target says token t + 1 from, head i is to say what the target
+  says i + 1 positions later. Means are over heads and positions.
+
+  Attributes:
+    teacher: the target's network.
+    loss_name: one of `losses.NAMES`.
+  """
+
+  teacher: T5
+  loss_name: str = "forward_kl"
+
+  def loss(self, params: Params, frozen: Params, batch: Arrays) -> Array:
+    total, count = self._sums(
+        params, frozen, batch, lambda *args: losses.per_token(self.loss_name, *args))
+    return total / jnp.maximum(count, 1)
+
+  def acceptance(self, params: Params, frozen: Params, batch: Arrays) -> tuple[Array, Array]:
+    return self._sums(params, frozen, batch,
+                      lambda logits, reference, ids: losses.acceptance(logits, reference))
+
+  def _sums(self, params: Params, frozen: Params, batch: Arrays, measure: Any
+            ) -> tuple[Array, Array]:
+    """Sums a measure of (logits, teacher's logits, tokens) over heads, and counts."""
+    encoder_ids, decoder_ids, target_ids = batch
+    apply = lambda *args, method: self.teacher.apply({"params": frozen}, *args, method=method)
+    hidden = apply(encoder_ids, encoder_ids > 0, decoder_ids, method="hidden")
+    reference = apply(hidden, method="logits_of")
+    states = apply_heads(params, hidden, apply(target_ids, method="embed"))
+
+    # The logits of one head at a time: those of all would not fit a large vocabulary.
+    @jax.checkpoint
+    def of_head(state: Array, reference: Array, ids: Array) -> Array:
+      logits = apply(state.astype(hidden.dtype), method="logits_of")
+      return (measure(logits, reference, ids) * (ids > 0)).sum()
+
+    total = count = 0.0
+    width = target_ids.shape[1]
+    for i in range(min(params["bias"].shape[0], width - 1)):
+      ids = target_ids[:, i + 1:]
+      total += of_head(states[:, :width - i - 1, i], reference[:, i + 1:], ids)
+      count += (ids > 0).sum()
+    return total, count

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import pathlib
@@ -141,7 +142,7 @@ def train(objective: Objective, schedule: Schedule, params: Params, frozen: Para
     SpecdecError: the folder holds a run with other settings.
   """
   directory = pathlib.Path(directory).absolute()
-  _claim(directory, settings)
+  claim(directory, settings)
   latest, best = _Store(directory / "latest"), _Store(directory / "best")
   state = TrainState(jax.tree.map(jnp.asarray, params), schedule.optimizer().init(params),
                      jnp.zeros((), jnp.int32))
@@ -184,8 +185,12 @@ def train(objective: Objective, schedule: Schedule, params: Params, frozen: Para
   return Outcome(found, noted["best"], noted["best_step"], ended, last)
 
 
-def _claim(directory: pathlib.Path, settings: dict[str, Any]) -> None:
-  """Notes the settings of a new run; compares them with those of one that goes on."""
+def claim(directory: pathlib.Path, settings: dict[str, Any]) -> None:
+  """Notes the settings of a new run in its folder; compares them with one that goes on.
+
+  Raises:
+    SpecdecError: the folder cannot be used, or holds a run with other settings.
+  """
   file = directory / "run.json"
   try:
     directory.mkdir(parents=True, exist_ok=True)
@@ -203,6 +208,11 @@ def _claim(directory: pathlib.Path, settings: dict[str, Any]) -> None:
                      for name in other[:3])
     raise SpecdecError(f"{directory} holds a run with other settings ({told}); type those to go "
                        "on with it, name another --work_dir, or remove the folder")
+
+
+def digest(value: Any) -> str:
+  """A short name of something JSON-ready, to compare it by."""
+  return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 class _Store:
