@@ -11,7 +11,7 @@ import numpy as np
 from specdec.data.base import BaseVocabulary
 from specdec.engine import generate
 from specdec.engine.models import Model
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.errors import SpecdecError
 from specdec.training.batches import Example
 
