@@ -144,7 +144,8 @@ def train(objective: Objective, schedule: Schedule, params: Params, frozen: Para
   directory = pathlib.Path(directory).absolute()
   claim(directory, settings)
   latest, best = _Store(directory / "latest"), _Store(directory / "best")
-  state = TrainState(jax.tree.map(jnp.asarray, params), schedule.optimizer().init(params),
+  # Copies: an update takes its arguments over.
+  state = TrainState(jax.tree.map(jnp.array, params), schedule.optimizer().init(params),
                      jnp.zeros((), jnp.int32))
   noted = {"best": -1.0, "best_step": 0, "waited": 0, "ended": ""}
   if latest.step is not None:

@@ -77,7 +77,7 @@ def test_buckets_hold_every_example_and_depend_on_the_step_alone():
   rng = np.random.default_rng(0)
   data = [((3 + i,) * rng.integers(1, 60), (3 + i,) * rng.integers(1, 40)) for i in range(101)]
   buckets, again = (batches.Buckets(data, 256, seed=1) for _ in range(2))
-  assert len({buckets.batch(i).encoder_ids.shape for i in range(buckets.per_epoch)}) <= 4
+  assert len({buckets.batch(i).encoder_ids.shape for i in range(buckets.per_epoch)}) <= 5
   tokens_of = lambda batch: [row[0] for row in batch.encoder_ids if row[0]]
   epochs = [[t for i in range(buckets.per_epoch) for t in tokens_of(buckets.batch(e + i))]
             for e in (0, buckets.per_epoch)]
