@@ -41,8 +41,9 @@ Examples
   specdec distill --outputs_file=out.jsonl --loss=tv --init_from=drafter --output=better
   specdec distill --kind=heads --heads=4 --outputs_file=out.jsonl --output=heads"""
 
-_SHAPE = ("emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers",
-          "num_decoder_layers")
+_SHAPE = {"emb_dim": "width of the model", "num_heads": "attention heads",
+          "head_dim": "width of one of them", "mlp_dim": "hidden width of the feed-forward block",
+          "num_encoder_layers": "encoder layers", "num_decoder_layers": "decoder layers"}
 _KINDS = ("transformer", "heads")
 _LOSSES = ("forward_kl", "reverse_kl", "tv", "ce")
 
@@ -74,8 +75,8 @@ def make_flags() -> Flags:
   flags.text("init_from", None, "DIR", "a drafter to start from instead of random weights")
   flags.text("size", None, "NAME", "shape of the small T5, one of configs/t5 such as small [that "
              "of the pair's drafter]")
-  for name in _SHAPE:
-    flags.whole(name, None, f"changes {name.replace('_', ' ')} of that shape")
+  for name, meaning in _SHAPE.items():
+    flags.whole(name, None, f"{meaning} [that shape's]")
   flags.whole("heads", 4, "tokens that heads can draft at once")
   flags.group("Training")
   flags.choice("loss", _LOSSES, "forward_kl", "distance to the target's distributions; tv is "
@@ -84,7 +85,8 @@ def make_flags() -> Flags:
                "target judges; 0 to 1")
   flags.whole("steps", 1000, "updates")
   flags.whole("batch_tokens", 4096, "tokens of a batch, sources and outputs together")
-  flags.number("learning_rate", 0.0, "its peak; 0 is 0.02 for a small T5 and 0.002 for heads")
+  flags.number("learning_rate", 0.0, "its peak; 0 is 0.05 for a small T5 with random weights, 0.01 for "
+               "one to start from, and 0.002 for heads")
   flags.whole("seed", 0, "of initial weights, order and samples")
   flags.whole("every", 100, "updates between measurements of alpha; a run that is stopped loses "
               "no more")
@@ -114,6 +116,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
 
 def _check(flags: Flags, args: Sequence[str]) -> None:
   """Refuses values out of range and flags that do not go together."""
+  from specdec.engine.settings import Settings
   from specdec.engine.settings import whole
 
   if args:
@@ -134,8 +137,11 @@ def _check(flags: Flags, args: Sequence[str]) -> None:
         raise SpecdecError(f"--{name} is about decoding texts; --outputs_file has outputs already")
   for name, low, high in (
       ("steps", 1, 2**30), ("batch_tokens", 16, 2**24), ("every", 1, 2**30),
-      ("patience", 0, 2**30), ("seed", 0, 2**32 - 1), ("heads", 1, 64), ("batch_size", 1, 2**16)):
+      ("patience", 0, 2**30), ("heads", 1, 64)):
     whole(name, getattr(flags, name), low, high)
+  decoding = ("temperature", "batch_size", "seed", "max_decode_len", "max_source_len")
+  Settings(**{name: getattr(flags, name) for name in decoding
+              if getattr(flags, name) is not None})
   for name in _SHAPE:
     if getattr(flags, name) is not None:
       whole(name, getattr(flags, name), 1, 2**20)
@@ -220,8 +226,6 @@ def _target(flags: Flags) -> tuple["Opened", dict[str, Any], "T5Config | None"]:
 class _SmallT5:
   """What is special about a small T5."""
 
-  learning_rate = 2e-2
-
   def __init__(self, flags: Flags, target: "Opened", model: "Model", shape: "T5Config | None"):
     from specdec.engine import models
     from specdec.engine.drafters import check_vocabularies
@@ -240,6 +244,8 @@ class _SmallT5:
       raise SpecdecError("the shape of the drafter is open; name a --size "
                          f"({', '.join(sizes.names())}), or --init_from=DIR, or all of "
                          f"{', '.join(f'--{name}' for name in _SHAPE)}")
+    # Relative to the size of a parameter: what has learned something keeps it.
+    self.learning_rate = 5e-2 if self._start is None else 1e-2
     shape = (shape or model.config).replace(**changes)
     if self._start is None:
       shape = shape.replace(vocab_size=model.config.vocab_size)

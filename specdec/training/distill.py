@@ -65,7 +65,7 @@ class Recipe:
   loss: str = "forward_kl"
   on_policy: float = 0.0
   batch_tokens: int = 4096
-  learning_rate: float = 2e-2
+  learning_rate: float = 5e-2
   seed: int = 0
   every: int = 100
   patience: int = 0

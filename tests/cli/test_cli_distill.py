@@ -48,6 +48,8 @@ def distil(capsys, saved_pair, tmp_path):
     (["--outputs_file=/nowhere"], "cannot read --outputs_file /nowhere"),
     (["--input_file=a", "A text."], "'A text.' stands alone"),
     (["--outputs_file=a", "--temperature=1"], "--temperature is about decoding texts"),
+    (["--input_file=a", "--temperature=-1"], "temperature is -1"),
+    (["--input_file=a", "--max_source_len=1"], "max_source_len is 1; expected an integer from 2"),
     (["--outputs_file=a", "--steps=0"], "steps is 0; expected an integer from 1"),
     (["--outputs_file=a", "--heads=4"], "add --kind=heads"),
     (["--outputs_file=a", "--kind=heads", "--heads=0"], "heads is 0"),
@@ -166,7 +168,7 @@ def test_divergence_is_a_mistake_and_the_best_before_is_written(distil, spoken, 
   last = err.splitlines()[-1]
   if good:
     assert "the loss stopped being finite after step 2" in last
-    assert "has the drafter of step 2" in last and "(it was 0.02)" in last
+    assert "has the drafter of step 2" in last and "(it was 0.05)" in last
     assert models.load_model(tmp_path / "drafter").config.emb_dim == 8
   else:
     assert "within the first 2 updates; nothing was written: lower --learning_rate" in last
