@@ -85,8 +85,8 @@ def make_flags() -> Flags:
                "target judges; 0 to 1")
   flags.whole("steps", 1000, "updates")
   flags.whole("batch_tokens", 4096, "tokens of a batch, sources and outputs together")
-  flags.number("learning_rate", 0.0, "its peak; 0 is 0.05 for a small T5 with random weights, 0.01 for "
-               "one to start from, and 0.002 for heads")
+  flags.number("learning_rate", 0.0, "its peak; 0 is 0.05 for a small T5 with random "
+               "weights, 0.01 for one to start from, and 0.002 for heads")
   flags.whole("seed", 0, "of initial weights, order and samples")
   flags.whole("every", 100, "updates between measurements of alpha; a run that is stopped loses "
               "no more")
