@@ -216,7 +216,7 @@ def _target(flags: Flags) -> tuple["Opened", dict[str, Any], "T5Config | None"]:
   about: dict[str, Any] = {"tasks": {}, "max_source_len": 512, "max_decode_len": 128}
   if flags.target is not None:
     return models.open_model(flags.target, flags.vocab), about, None
-  target, drafter, told = pairs.pair_members(flags.pair)
+  target, drafter, told = pairs.pair_target(flags.pair)
   shape = None
   if flags.kind == "transformer" and flags.size is None and flags.init_from is None:
     shape = models.open_model(drafter, flags.vocab, verify=False).config

@@ -113,13 +113,11 @@ class Drafter(Protocol):
 
   Attributes:
     abstains: it may have nothing to draft for a row, and `has_draft` tells cheaply; a loop
-      that watches then runs the one-token program meanwhile.
-    reads_hidden: it lives on the target's hidden states, and is told of one-token calls too:
-      `commit` then follows without `propose`, with nothing drafted.
+      that watches then runs the one-token program meanwhile, in which `commit` follows no
+      `propose`. Its state never lags.
   """
 
   abstains: bool
-  reads_hidden: bool = False
 
   def init(self, params: PyTree, source: Source, capacity: int, copies: int = 1) -> PyTree:
     """Builds the drafter's state for a batch; arguments as `Scorer.init`."""

@@ -20,8 +20,7 @@ class Method:
   """The static part of a decoding program; one compilation per value and shape.
 
   Plain decoding is `gamma=0`: the same loop, one token per call. A drafter that is there
-  all the same is left out of it, and lags (see `loop.catch_up`), unless it reads the hidden
-  states.
+  all the same is left out of it, and lags; see `loop.catch_up`.
 
   Attributes:
     scorer: the target.

@@ -62,7 +62,7 @@ class HeadsDrafter:
   as they must.
 
   A row whose state is not that of its newest token (at its first call, and after calls
-  that it was not told of) drafts nothing. The loop tells of all.
+  that it was not told of) drafts nothing. A loop that watches tells of all.
 
   Parameters are `{"target": weights of the ends, "heads": {"kernel": [k, D, 2 D],
   "bias": [k, D]}}`; the former are the target's own arrays.
@@ -80,8 +80,6 @@ class HeadsDrafter:
   ends: Ends
 
   abstains = True
-  # Or it would never draft again after a one-token call.
-  reads_hidden = True
 
   @property
   def max_gamma(self) -> int:

@@ -1,5 +1,6 @@
 """Models, loaded and ready to decode."""
 
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -86,7 +87,8 @@ _logits = jax.jit(lambda scorer, weights, source, ids: scorer.logits(weights, so
 
 
 def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
-                width: int | None = None, rows: int | None = None) -> Source:
+                width: int | None = None, rows: int | None = None,
+                begin: Sequence[int] | None = None) -> Source:
   """Pads ids to a `Source`.
 
   Args:
@@ -94,6 +96,7 @@ def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
     vocabulary: unused ids are not checked when None.
     width: columns to pad to; the longest row by default.
     rows: rows to pad to; by default none are added.
+    begin: of each row, the first id of the text itself; None for no prefixes.
 
   Raises:
     SpecdecError: a row is empty or holds ids outside the vocabulary.
@@ -107,7 +110,9 @@ def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
   for i, row in enumerate(lists):
     ids[i, :len(row)] = row
     length[i] = len(row)
-  return Source(ids=ids, length=length)
+  if begin is not None:
+    begin = np.pad(np.asarray(begin, np.int32), (0, ids.shape[0] - len(lists)))
+  return Source(ids=ids, length=length, begin=begin)
 
 
 def id_rows(encoder_ids: Any, vocabulary: BaseVocabulary | None = None) -> list[np.ndarray]:

@@ -9,11 +9,15 @@ from specdec.core import verify
 from specdec.core.state import Method
 from specdec.core.state import Weights
 from specdec.data.base import BaseVocabulary
+from specdec.engine import drafter_specs
 from specdec.engine import drafters
+from specdec.engine.drafter_specs import Known
+from specdec.engine.drafter_specs import Part
 from specdec.engine.drafters import LoadedDrafter
 from specdec.engine.drafters import check_vocabularies
 from specdec.engine.models import Model
 from specdec.engine.models import open_model
+from specdec.engine.settings import MAX_GAMMA
 from specdec.engine.settings import whole
 from specdec.errors import SpecdecError
 
@@ -31,6 +35,7 @@ class Pair:
     tasks: prefixes by task name.
     max_source_len: encoder tokens beyond this are cut, EOS kept.
     max_decode_len: default limit of generated tokens.
+    known: what `with_drafter` may be given beside kinds and paths.
   """
 
   name: str
@@ -39,6 +44,7 @@ class Pair:
   tasks: dict[str, str] = dataclasses.field(default_factory=dict)
   max_source_len: int = 512
   max_decode_len: int = 128
+  known: Known = dataclasses.field(default_factory=Known, repr=False)
 
   def __post_init__(self):
     width, drafter = self.target.scorer.vocab_size, self.drafter
@@ -55,6 +61,26 @@ class Pair:
   @property
   def vocabulary(self) -> BaseVocabulary:
     return self.target.vocabulary
+
+  @property
+  def max_gamma(self) -> int:
+    """The most tokens that the drafter can draft at a time."""
+    return min(getattr(self.drafter.drafter, "max_gamma", MAX_GAMMA), MAX_GAMMA)
+
+  def with_drafter(self, drafter: str | pathlib.Path) -> "Pair":
+    """The same target with another drafter.
+
+    Args:
+      drafter: see `engine.drafter_specs`.
+
+    Raises:
+      SpecdecError: it cannot be loaded, or is not for this target.
+    """
+    parts = drafter_specs.plan(str(drafter), self.known)
+    opened = drafters.open_parts(parts, self.target, self.known.vocabulary)
+    return dataclasses.replace(
+        self, drafter=drafters.load(parts, opened, self.target),
+        name=f"{self.known.pair or self.name} with {drafter}")
 
   def method(self, gamma: int, trace: bool = False, *, verifier: str = "token",
              watch: bool = False, with_drafter: bool | None = None) -> Method:
@@ -90,20 +116,22 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
               target: str | pathlib.Path | None = None,
               drafter: str | pathlib.Path | None = None,
               vocabulary: str | pathlib.Path | None = None) -> Pair:
-  """Loads a pair by name, from a folder with a `pair.json`, or from two models.
+  """Loads a pair by name, from a folder with a `pair.json`, or from a target and a drafter.
 
   Args:
-    pair: a name out of `pair_names()` or a path; not looked at when models are named.
+    pair: a name out of `pair_names()` or a path; not looked at when a target is named.
     dtype: see `load_model`.
-    target: a model of any layout that `load_model` reads; goes with `drafter`.
-    drafter: likewise; must have the target's pieces.
-    vocabulary: of both; see `load_model`.
+    target: a model of any layout that `load_model` reads; needs a `drafter`.
+    drafter: in place of the pair's own: a T5 with the target's pieces, "copy", "uniform",
+      n-gram tables, heads or a cascade; see `engine.drafter_specs`.
+    vocabulary: of all models; see `load_model`.
 
   Returns:
-    The pair, on the first device. One of two models has no tasks: texts get no prefix.
+    The pair, on the first device. With a target of your own it has no tasks: texts get no
+    prefix.
 
   Raises:
-    SpecdecError: there is no such pair, or its vocabularies differ.
+    SpecdecError: there is no such pair or drafter, or vocabularies differ.
 
   >>> import specdec
   >>> folder = specdec.engine.pairs.ASSETS / "demo"
@@ -111,12 +139,26 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
   >>> pair.tasks
   {}
   """
-  members, about = _members(pair, target, drafter)
-  large, small = (open_model(path, vocabulary) for path in members)
-  # Before any weights are read.
-  check_vocabularies(large.name, large.vocabulary, small.name, small.vocabulary)
-  name = str(pair) if target is None else f"{target} with {drafter}"
-  return Pair(name, large.load(dtype), small.load(dtype), **about)
+  chosen = _choose(pair, target, drafter, vocabulary)
+  large = open_model(chosen.target, vocabulary)
+  # Nothing is read for long before all of it is known to go together.
+  parts = drafter_specs.plan(chosen.drafter, chosen.known)
+  opened = drafters.open_parts(parts, large, vocabulary)
+  model = large.load(dtype)
+  return Pair(chosen.name, model, drafters.load(parts, opened, model), known=chosen.known,
+              **chosen.about)
+
+
+def check_pair(pair: str | pathlib.Path = "demo", *,
+               target: str | pathlib.Path | None = None,
+               drafter: str | pathlib.Path | None = None) -> None:
+  """Refuses what `load_pair` would, as far as it shows without opening a model.
+
+  Raises:
+    SpecdecError: there is no such pair, or the drafter is misspelt.
+  """
+  chosen = _choose(pair, target, drafter, None)
+  drafter_specs.plan(chosen.drafter, chosen.known)
 
 
 def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
@@ -128,35 +170,60 @@ def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
   Raises:
     SpecdecError: there is no such pair, or its vocabularies differ.
   """
-  members, _ = _members(pair, target, drafter)
-  large, small = (open_model(path, vocabulary, verify=False) for path in members)
-  check_vocabularies(large.name, large.vocabulary, small.name, small.vocabulary)
+  chosen = _choose(pair, target, drafter, vocabulary)
+  large = open_model(chosen.target, vocabulary, verify=False)
+  drafters.open_parts(drafter_specs.plan(chosen.drafter, chosen.known), large, vocabulary,
+                      verify=False)
   return large.vocabulary
 
 
-def pair_members(pair: str | pathlib.Path = "demo"
-                 ) -> tuple[str | pathlib.Path, str | pathlib.Path, dict[str, Any]]:
-  """Paths of the target and the drafter of a pair, and what its file says besides.
+def pair_target(pair: str | pathlib.Path = "demo"
+                ) -> tuple[str | pathlib.Path, str | pathlib.Path, dict[str, Any]]:
+  """Paths of a pair's target and of its own drafter, and what its file says besides.
 
   Raises:
     SpecdecError: there is no such pair.
   """
-  (target, drafter), about = _members(pair, None, None)
-  return target, drafter, about
+  choice = _choose(pair, None, None, None)
+  return choice.target, choice.known.folders[choice.drafter[0].name], choice.about
 
 
-def _members(pair: str | pathlib.Path, target: str | pathlib.Path | None,
-             drafter: str | pathlib.Path | None
-             ) -> tuple[tuple[str | pathlib.Path, str | pathlib.Path], dict[str, Any]]:
-  """Paths of target and drafter, and what a pair file says besides."""
-  if target is None and drafter is None:
-    folder = find_pair(pair)
-    about = _read_pair(folder / "pair.json")
-    return (_member(folder, about.pop("target")), _member(folder, about.pop("drafter"))), about
-  if target is None or drafter is None:
-    raise SpecdecError("a pair of two models needs both, a target and a drafter; only the "
-                       f"{'drafter' if target is None else 'target'} is named")
-  return (target, drafter), {}
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+  """What is to be loaded.
+
+  Attributes:
+    name: of the pair.
+    target: path of the target.
+    drafter: a spec, or its parts.
+    known: what the spec may name.
+    about: other fields of `Pair`.
+  """
+
+  name: str
+  target: str | pathlib.Path
+  drafter: str | tuple[Part, ...]
+  known: Known
+  about: dict[str, Any]
+
+
+def _choose(pair: str | pathlib.Path, target: str | pathlib.Path | None,
+            drafter: str | pathlib.Path | None,
+            vocabulary: str | pathlib.Path | None) -> _Choice:
+  if target is not None:
+    if drafter is None:
+      raise SpecdecError("a target needs a drafter, and only the target is named; expected the "
+                         "drafter too: copy, uniform, or a model with the target's pieces")
+    known = Known(str(target), {}, target, vocabulary)
+    return _Choice(f"{target} with {drafter}", target, str(drafter), known, {})
+  folder = find_pair(pair)
+  about = _read_pair(folder / "pair.json")
+  path, own = _member(folder, about.pop("target")), about.pop("drafter")
+  folders = {name: _member(folder, named) for name, named in about.pop("drafters", {}).items()}
+  known = Known(str(pair), {own: _member(folder, own), **folders}, path, vocabulary)
+  if drafter is None:
+    return _Choice(str(pair), path, (Part(own),), known, about)
+  return _Choice(f"{pair} with {drafter}", path, str(drafter), known, about)
 
 
 def _member(folder: pathlib.Path, named: str) -> str | pathlib.Path:
@@ -187,7 +254,7 @@ def find_pair(pair: str | pathlib.Path) -> pathlib.Path:
 
 
 def _read_pair(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a pair.json: folders of the two models, and settings of `Pair`."""
+  """Reads a pair.json: folders of target and drafters, and settings of `Pair`."""
   try:
     about = json.loads(path.read_text(encoding="utf-8"))
   except OSError as error:
@@ -196,11 +263,15 @@ def _read_pair(path: pathlib.Path) -> dict[str, Any]:
     raise SpecdecError(f"{path} is not JSON: {error}") from error
   fields = dict(about) if isinstance(about, dict) else {}
   fields = {k: v for k, v in fields.items() if k in (
-      "target", "drafter", "tasks", "max_source_len", "max_decode_len")}
+      "target", "drafter", "drafters", "tasks", "max_source_len", "max_decode_len")}
   for role in ("target", "drafter"):
     if not isinstance(fields.get(role), str):
       raise SpecdecError(f"{path} names no {role}; expected JSON with the folders of "
                          '"target" and "drafter"')
+  named = fields.get("drafters", {})
+  if not isinstance(named, dict) or not all(isinstance(v, str) for v in named.values()):
+    raise SpecdecError(f'"drafters" in {path} is {named!r}; expected folders by name')
+  drafter_specs.check_names(named, str(path))
   tasks = fields.get("tasks", {})
   if not isinstance(tasks, dict) or not all(isinstance(v, str) for v in tasks.values()):
     raise SpecdecError(f'"tasks" in {path} is {tasks!r}; expected prefixes by task name')

@@ -18,9 +18,13 @@ def memory_pair(monkeypatch):
   from specdec.engine import pairs
 
   real = pairs.load_pair
-  monkeypatch.setattr(pairs, "find_pair", lambda pair: pair)
-  monkeypatch.setattr(pairs, "load_pair", lambda pair, dtype=None: (
-      tiny.pair() if pair == "tiny" else real(pair, dtype)))
+  def load_pair(pair, dtype=None, *, drafter=None, **named):
+    if pair != "tiny":
+      return real(pair, dtype, drafter=drafter, **named)
+    return tiny.pair() if drafter is None else tiny.pair().with_drafter(drafter)
+
+  monkeypatch.setattr(pairs, "check_pair", lambda pair, **named: None)
+  monkeypatch.setattr(pairs, "load_pair", load_pair)
   return tiny.pair()
 
 

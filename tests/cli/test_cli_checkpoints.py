@@ -91,7 +91,7 @@ def test_a_pair_of_two_models(saved_pair, specdec, mistake, tmp_path):
   assert out == wanted
   for args, words in (
       ([f"--target={target}"], "--target needs --drafter"),
-      ([f"--drafter={target}"], "--drafter needs --target"),
+      ([f"--drafter={target}"], "different vocabularies"),
       ([f"--target={target}", f"--drafter={drafter}", "--pair=demo"],
        "--pair does not go with --target")):
     assert words in mistake("generate", *args, *texts)
