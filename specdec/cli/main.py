@@ -28,6 +28,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("specdec.cli.generate",
                         "decode texts, or measure speculative against plain decoding"),
+    "distill": Command("specdec.cli.distill",
+                       "train a drafter on what a target says: a small T5, or heads on the target"),
     "convert": Command("specdec.cli.convert",
                        "models of T5X and Hugging Face into specdec's layout, and back"),
     "inspect": Command("specdec.cli.inspect", "what a checkpoint is, without reading its weights"),

@@ -186,6 +186,10 @@ class Opened:
   config: T5Config
   vocabulary: BaseVocabulary
 
+  def params(self) -> Any:
+    """Reads the parameters in T5X's layout, float32."""
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(self.checkpoint.arrays)))
+
   def load(self, dtype: str | None = None) -> Model:
     """Reads the weights; see `load_model`."""
     config = self.config.replace(dtype=dtype or precision.default_dtype())

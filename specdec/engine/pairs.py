@@ -182,6 +182,17 @@ def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
   return large.vocabulary
 
 
+def pair_target(pair: str | pathlib.Path = "demo"
+                ) -> tuple[str | pathlib.Path, str | pathlib.Path, dict[str, Any]]:
+  """Paths of a pair's target and of its own drafter, and what its file says besides.
+
+  Raises:
+    SpecdecError: there is no such pair.
+  """
+  choice = _choose(pair, None, None, None)
+  return choice.target, choice.known.folders[choice.drafter[0].name], choice.about
+
+
 @dataclasses.dataclass(frozen=True)
 class _Choice:
   """What is to be loaded.
