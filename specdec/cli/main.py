@@ -34,6 +34,10 @@ COMMANDS = {
     "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
+    "theory": Command("specdec.cli.theory", "what an acceptance rate is worth, by the formulas"),
+    "table": Command("specdec.cli.table", "the paper's tables: its numbers, predicted, measured"),
+    "figure": Command("specdec.cli.figure", "the paper's figures, with measured points"),
+    "report": Command("specdec.cli.report", "all tables and figures as one HTML page"),
 }
 
 USER_ERROR = 2
