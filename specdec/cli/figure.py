@@ -22,7 +22,7 @@ Usage
   4 speed      speed-up and operations
   5 timeline   calls of both models on a time axis
 
-Numbers are the paper's. Measurements stand on the curves, beside what is predicted for them."""
+Numbers are the paper's. Measurements stand on the curves, beside their predictions."""
 
 OUTRO = """\
 Examples
