@@ -23,7 +23,7 @@ specdec bench: measures plain and speculative decoding, and the calls they consi
 
 Usage
   specdec bench [--target_size=SIZE --drafter_size=SIZE] [FLAGS]
-  specdec bench --pair=NAME|DIR [FLAGS] [TEXT ...]
+  specdec bench --pair=NAME|DIR [--drafter=SPEC] [FLAGS] [TEXT ...]
 
 Everything takes turns in one process, after warm-up and compilation. Sizes have
 random weights: how long an iteration takes does not depend on how many drafts stand,
@@ -43,8 +43,10 @@ def make_flags() -> Flags:
   flags.group("Models")
   flags.text("target_size", "base", "SIZE", "shape of the target: tiny, small, base, large, xl "
              "or xxl")
-  flags.text("drafter_size", "small", "SIZE", "shape of the drafter")
+  flags.text("drafter_size", "small", "SIZE", "shape of the drafter; or copy or uniform, which "
+             "have none")
   flags.text("pair", None, "NAME|DIR", "a pair of models instead")
+  flags.text("drafter", None, "SPEC", "drafter for the pair, as in specdec generate [the pair's]")
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
                "precision of the weights; auto is float32 on CPU, else bfloat16")
   flags.group("Work")
@@ -120,12 +122,16 @@ def check(flags: Flags) -> list[int]:
   sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
   if flags.pair is not None and sized:
     raise SpecdecError(f"--pair does not go with --{sized[0]}: the pair has its own models")
-  for name in ("task", "input_file"):
+  for name in ("task", "input_file", "drafter"):
     if flags.pair is None and flags.given(name):
       raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
   for name in ("baseline", "alphas"):
     if len(batches) > 1 and flags.given(name):
       raise SpecdecError(f"--{name} goes with a single --batch_size; give one size")
+  if flags.pair is not None:
+    from specdec.engine import pairs
+
+    pairs.check_pair(flags.pair, drafter=flags.drafter)
   return batches
 
 
@@ -143,7 +149,7 @@ def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[fl
 
 def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   from specdec.bench import workload
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   dtype = None if flags.dtype == "auto" else flags.dtype
   options = dict(gamma=flags.gamma, batch_size=batch_size, source_len=flags.source_len,
@@ -151,4 +157,5 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   if flags.pair is None:
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
   task = None if flags.task is None else "" if flags.task == "none" else flags.task
-  return workload.from_pair(models.load_pair(flags.pair, dtype), texts, task=task, **options)
+  pair = pairs.load_pair(flags.pair, dtype, drafter=flags.drafter)
+  return workload.from_pair(pair, texts, task=task, **options)

@@ -17,7 +17,7 @@ from specdec.bench import timing
 from specdec.bench import workload as workload_lib
 from specdec.cli import bench_report
 from specdec.cli.main import run
-from specdec.engine import models as engine_models
+from specdec.engine import pairs
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
 from specdec.models.t5 import weights as weights_lib
@@ -33,7 +33,8 @@ def screen_and_record(tmp_path_factory):
   """What `specdec bench` prints and writes; the tiny pair and a small buffer keep it short."""
   out, path = io.StringIO(), tmp_path_factory.mktemp("bench") / "record.json"
   with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
-    patch.setattr(engine_models, "load_pair", lambda pair, dtype=None: tiny.pair())
+    patch.setattr(pairs, "check_pair", lambda *args, **named: None)
+    patch.setattr(pairs, "load_pair", lambda *args, **named: tiny.pair())
     patch.setattr(measure_lib.measure, "__kwdefaults__",
                   measure_lib.measure.__kwdefaults__ | {"buffer_bytes": BUFFER})
     assert run(["bench", "--pair=tiny", "--task=none", "--gamma=2", "--max_decode_len=12",

@@ -15,12 +15,16 @@ def saved_pair(tmp_path_factory):
 @pytest.fixture
 def memory_pair(monkeypatch):
   """Makes `--pair=tiny` the pair in memory, which spares reading it every time."""
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  real = models.load_pair
-  monkeypatch.setattr(models, "find_pair", lambda pair: pair)
-  monkeypatch.setattr(models, "load_pair", lambda pair, dtype=None: (
-      tiny.pair() if pair == "tiny" else real(pair, dtype)))
+  real = pairs.load_pair
+  def load_pair(pair, dtype=None, *, drafter=None, **named):
+    if pair != "tiny":
+      return real(pair, dtype, drafter=drafter, **named)
+    return tiny.pair() if drafter is None else tiny.pair().with_drafter(drafter)
+
+  monkeypatch.setattr(pairs, "check_pair", lambda pair, **named: None)
+  monkeypatch.setattr(pairs, "load_pair", load_pair)
   return tiny.pair()
 
 

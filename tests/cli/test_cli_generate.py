@@ -72,7 +72,7 @@ def test_records_have_every_field(generate, expected, tmp_path):
   assert set(_records(path)[0]) == {
       "index", "sample", "input", "output", "output_ids", "prompt_tokens", "score",
       "adjusted_score", "status", "target_calls", "drafted", "tested", "accepted", "truncated",
-      "seed"}
+      "seed", "lossless"}
 
 
 def test_overwrite_replaces(generate, tmp_path):

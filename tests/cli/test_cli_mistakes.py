@@ -148,11 +148,12 @@ def test_input_that_is_not_utf8_names_the_line(mistake, tmp_path, monkeypatch):
 def no_loading(monkeypatch):
   """Fails the test when a model is about to be loaded."""
   from specdec.engine import models
+  from specdec.engine import pairs
 
   def fail(*args):
     pytest.fail("a model was loaded before the mistake was noticed")
   monkeypatch.setattr(models, "load_model", fail)
-  monkeypatch.setattr(models, "load_pair", fail)
+  monkeypatch.setattr(pairs, "load_pair", fail)
 
 
 @pytest.mark.parametrize("flag", ["--output_file", "--compare_json"])
@@ -187,9 +188,9 @@ def test_failing_later_leaves_output_files_as_they_were(mistake, tmp_path):
 
 
 def test_unknown_pair_lists_what_exists(mistake, monkeypatch):
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  monkeypatch.setattr(models, "pair_names", lambda: ["demo", "other"])
+  monkeypatch.setattr(pairs, "pair_names", lambda: ["demo", "other"])
   assert ("there is no pair 'nowhere'; expected a name (demo, other) or a folder"
           in mistake("generate", "--pair=nowhere", "A dog."))
   for name in ("", "x" * 300, "a\0b"):
