@@ -57,7 +57,7 @@ def draw(name: str, records: Sequence[Record], traces: Sequence[Trace], example:
     return figures.example(traces_lib.lines(example, pieces)), (
         f"{caption} Input: {example.input} ({example.where})")
   if name == "timeline":
-    found = timelines(records, traces)
+    found = timelines(records, traces, example.input)
     return figures.timeline(found), (
         f"{caption} Durations: {found.durations}. Accepted tokens: {found.acceptance}.")
   points = {"tokens": curves.tokens_points, "gamma": curves.gamma_points,
@@ -69,13 +69,20 @@ def draw(name: str, records: Sequence[Record], traces: Sequence[Trace], example:
   return drawing(points), caption
 
 
-def timelines(records: Sequence[Record], traces: Sequence[Trace]) -> curves.Timelines:
-  """Data of figure 5: the first record that has timings, and the first trace of each gamma."""
+def timelines(records: Sequence[Record], traces: Sequence[Trace],
+              text: str | None = None) -> curves.Timelines:
+  """Data of figure 5: the first record that has timings, and a trace of each gamma.
+
+  Args:
+    records: measurements.
+    traces: the first of each gamma is taken, or that of `text` if there is one.
+    text: an input.
+  """
   timed = next((record for record in records if record.timings is not None), None)
   accepted = {}
-  for trace in traces:
+  for trace in sorted(traces, key=lambda t: t.input != text):
     accepted.setdefault(trace.gamma, (
-        [len(i.committed) - 1 for i in trace.iterations], trace.where))
+        [max(len(i.committed) - 1, 0) for i in trace.iterations], trace.where))
   alpha = PAPER_ALPHA
   if timed:
     alpha = next((row.alpha.value for row in timed.rows if row.alpha is not None), alpha)

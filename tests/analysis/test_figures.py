@@ -107,6 +107,22 @@ def test_a_timeline_without_a_record_says_so():
   assert gallery.timelines([], []) == found
 
 
+def test_timelines_of_several_gammas_are_of_one_text(tmp_path):
+  files = []
+  for drafts in ([5, 7, 9], [5]):
+    lines = [{"input": text, "output_ids": [*drafts, own], "prompt_tokens": 0, "trace": [
+        {"drafted": drafts, "num_accepted": len(drafts), "next_id": own}]}
+             for text, own in (("one", 1), ("two", 2))]
+    path = tmp_path / f"gamma_{len(drafts)}.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    files += traces.read(path)
+  timings = records.Timings("d", (0.1,) * 4, 0.01)
+  record = records.Record("r", "t", "trained", "float32", "cpu", 1, (), timings, {})
+  for text, line in (("one", 1), ("two", 2)):
+    assert f"gamma 3: gamma_3.jsonl, line {line}" in gallery.timelines(
+        [record], files, text).acceptance
+
+
 def test_a_timeline_of_short_calls_takes_smaller_gammas(record):
   for calls, gammas in ((5, [4, 2, 0]), (4, [3, 2, 0]), (2, [1, 0]), (1, [0])):
     timings = dataclasses.replace(record.timings, target_call_s=(0.1,) * calls)
