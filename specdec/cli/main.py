@@ -39,6 +39,10 @@ COMMANDS = {
     "ngram": Command("specdec.cli.ngram", "tables of n-grams that draft for a target"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
+    "theory": Command("specdec.cli.theory", "what an acceptance rate is worth, by the formulas"),
+    "table": Command("specdec.cli.table", "the paper's tables: its numbers, predicted, measured"),
+    "figure": Command("specdec.cli.figure", "the paper's figures, with measured points"),
+    "report": Command("specdec.cli.report", "all tables and figures as one HTML page"),
 }
 
 USER_ERROR = 2

@@ -11,7 +11,6 @@ import pytest
 from specdec.bench import measure as measure_lib
 from specdec.bench import memory
 from specdec.bench import peers
-from specdec.bench import predict
 from specdec.bench import runs
 from specdec.bench import sweep as sweep_lib
 from specdec.bench import timing
@@ -174,15 +173,6 @@ def test_every_reader_reads_the_whole_buffer():
     out = read()
     total = sum(map(float, out)) if isinstance(out, list) else float(np.sum(out))
     assert total == BUFFER // 4
-
-
-def test_predictions_are_those_of_the_paper():
-  # Table 1 (c = 0), then theory against measurement.
-  for alpha, gamma, speed in ((0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 5, 3.69), (0.9, 10, 6.86)):
-    assert predict.speed_up(alpha, gamma, 0.0) == pytest.approx(speed, abs=0.006)
-  assert predict.speed_up(0.75, 7, 0.02) == pytest.approx(3.2, abs=0.06)
-  assert predict.speed_up(1.0, 4, 0.1) == pytest.approx(5 / 1.4)
-  assert predict.speed_up(0.8, 4, 0.1, 1.5) < predict.speed_up(0.8, 4, 0.1)
 
 
 def test_sizes_are_found():
