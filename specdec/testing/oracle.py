@@ -133,3 +133,34 @@ def verify(accept: np.ndarray, residual: np.ndarray, bonus: np.ndarray,
     rest = np.maximum(p[i] - q, 0.0)
     return i, draw(residual, rest if rest.sum() > 0 else p[i])
   return num_drafted, draw(bonus, p[num_drafted])
+
+
+def verify_block(accept: np.ndarray, residual: np.ndarray, bonus: np.ndarray,
+                 draft_tokens: np.ndarray, draft_probs: np.ndarray | None,
+                 target_probs: np.ndarray, num_drafted: int) -> tuple[int, int]:
+  """Block verification (Sun et al. 2024, algorithm 2) for one row; arguments as `verify`.
+
+  From the longest prefix of the draft down: the first that its coin lets stand, does.
+  """
+  p, size = np.asarray(target_probs, np.float64), target_probs.shape[1]
+  q = [np.eye(size)[draft_tokens[i]] if draft_probs is None else
+       np.asarray(draft_probs[i], np.float64) for i in range(num_drafted)]
+  weights = [1.0]
+  for i in range(num_drafted):
+    token = draft_tokens[i]
+    weights.append(min(1.0, weights[-1] * p[i, token] / q[i][token]))
+  left = lambda i: np.maximum(weights[i] * p[i] - q[i], 0.0)
+  for i in range(num_drafted, 0, -1):
+    if i == num_drafted:
+      chance = weights[i]
+    else:
+      mass = left(i).sum()
+      chance = mass / (mass + 1 - weights[i]) if mass > 0 else 0.0
+    if accept[i - 1] < chance:
+      break
+  else:
+    i = 0
+  if i == num_drafted:
+    return i, draw(bonus, p[i])
+  rest = left(i)
+  return i, draw(residual, rest if rest.sum() > 0 else p[i])

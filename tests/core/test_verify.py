@@ -1,14 +1,21 @@
 """The verifier against Algorithm 1 in NumPy, and against the theorem it implements."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specdec.core import keys
+from specdec.core import probs
 from specdec.core import verify
 from specdec.core.contracts import Proposal
+from specdec.testing import goodness
+from specdec.testing import markov
 from specdec.testing import oracle
+from tests.core import broken
+from tests.core import toy
 
 # Plain names would hide that every comparison runs the compiled verifier.
 _verify = jax.jit(lambda verifier, *args: verifier(*args), static_argnums=0)
@@ -169,3 +176,123 @@ def test_a_draft_can_grow_without_changing_the_noise_before_it():
   np.testing.assert_array_equal(small.accept, large.accept[:, :2])
   np.testing.assert_array_equal(small.residual, large.residual)
   np.testing.assert_array_equal(small.bonus, large.bonus)
+
+
+def _first_token_law(verifier, p, q, lenience, points=1 << 16):
+  """Exact law of the first token after a draft of one, noise integrated out on a grid."""
+  size = len(p)
+  grid = jnp.asarray((np.arange(points) + 0.5) / points, jnp.float32)
+  pair = jnp.stack([jnp.full(points, 0.5), grid], -1)
+  spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (points, *np.shape(x)))
+  law = np.zeros(size)
+  for token in np.flatnonzero(q):
+    ask = lambda accept: judge(
+        verifier, verify.Noise(accept[:, None], pair, pair),
+        jnp.full((points, 1), token, jnp.int32), spread(q)[:, None],  # noqa: B023
+        spread(np.stack([p, p])), np.ones(points, np.int32), lenience)
+    stands = np.asarray(ask(grid).num_accepted).mean()
+    law[token] += q[token] * stands
+    if stands < 1:
+      corrected = np.asarray(ask(jnp.full(points, 1 - STEP, jnp.float32)).next_token)
+      law += q[token] * (1 - stands) * np.bincount(corrected, minlength=size) / points
+  return law
+
+
+def _toy_distributions(count):
+  """p and q after histories of the Markov toy and of a drafter that is near it."""
+  target = markov.random_weights(0, 5, kinds=1)
+  drafter = toy.disturbed(target, 1)
+  for a, b in itertools.islice(itertools.product(range(5), repeat=2), count):
+    yield tuple(np.float32(oracle.distribution(markov.table(w, 0)[a, b], 1.0))
+                for w in (target, drafter))
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5, 0.3, 0.1])
+def test_no_token_is_more_than_1_over_l_times_as_likely(lenience):
+  """And what is accepted is sum min(q, p / l), as in section A.5 of the paper."""
+  alphas = []
+  for p, q in _toy_distributions(12):
+    law = _first_token_law(verify.LenientVerifier(), p, q, lenience)
+    np.testing.assert_allclose(law.sum(), 1, atol=1e-5)
+    assert (law <= p / lenience + 1e-4).all()
+    stands = np.minimum(q, p / lenience)
+    # The exact law: what was accepted, and the usual residual for the rest.
+    residual = np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()
+    np.testing.assert_allclose(law, stands + (1 - stands.sum()) * residual, atol=1e-4)
+    alphas.append(stands.sum())
+  assert np.mean(alphas) > oracle.acceptance(p, q) or lenience == 1.0
+
+
+def test_p_after_a_lenient_rejection_breaks_that_bound():
+  excess = [(_first_token_law(broken.LenientNoResidual(), p, q, 0.5) - p / 0.5).max()
+            for p, q in _toy_distributions(12)]
+  assert max(excess) > 0.01
+
+
+def test_a_greedy_row_accepts_what_is_nearly_as_likely_as_the_favourite():
+  logits = jnp.log(np.float32([[0.5, 0.3, 0.15, 0.05]] * 4))[:, None].repeat(2, 1)
+  one_hot = jnp.asarray(np.eye(4, dtype=np.float32)[:1])[None].repeat(4, 0).repeat(2, 1)
+  noise = verify.Noise(jnp.full((4, 1), 0.99), jnp.zeros((4, 2)), jnp.zeros((4, 2)))
+  drafts = jnp.arange(4, dtype=jnp.int32)[:, None]
+  q = jax.nn.one_hot(drafts, 4)
+  for lenience, accepted in ((1.0, [1, 0, 0, 0]), (0.55, [1, 1, 0, 0]), (0.25, [1, 1, 1, 0]),
+                             (0.05, [1, 1, 1, 1])):
+    target = verify.Target(one_hot, logits, jnp.ones(4, bool), jnp.full(4, lenience))
+    verdict = _verify(verify.LenientVerifier(), noise,
+                      Proposal(drafts, q, jnp.ones(4, jnp.int32)), target)
+    assert verdict.num_accepted.tolist() == accepted
+    # The token after it is the target's own favourite.
+    assert verdict.next_token.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("gamma, size", [(1, 7), (3, 7), (3, 200)])
+def test_blocks_equal_the_oracle(gamma, size, deterministic):
+  batch = 400
+  noise, draft, q, p, num_drafted = _instances(np.random.default_rng(gamma), batch, gamma, size)
+  noise.accept[:20] = 0.0
+  q = None if deterministic else q
+  verdict = judge(verify.BlockVerifier(), noise, draft, q, p, num_drafted)
+  different = 0
+  for row in range(batch):
+    expected = oracle.verify_block(noise.accept[row], noise.residual[row], noise.bonus[row],
+                                   draft[row], None if deterministic else q[row], p[row],
+                                   num_drafted[row])
+    different += (int(verdict.num_accepted[row]), int(verdict.next_token[row])) != expected
+  # The chance to stand is a quotient of sums: its float32 rounding decides once in a while.
+  assert different <= 1
+
+
+def test_a_block_of_one_is_a_token():
+  noise, draft, q, p, num_drafted = _instances(np.random.default_rng(3), 300, 1, 9)
+  block, token = (judge(v, noise, draft, q, p, num_drafted)
+                  for v in (verify.BlockVerifier(), verify.TokenVerifier()))
+  np.testing.assert_array_equal(block.num_accepted, token.num_accepted)
+  np.testing.assert_array_equal(block.next_token, token.next_token)
+
+
+def test_coupled_tokens_are_the_targets_own_draws():
+  rng = np.random.default_rng(5)
+  _, draft, q, p, num_drafted = _instances(rng, 300, 3, 9)
+  race = rng.random((300, 4, 9)).astype(np.float32).clip(1e-6, 1 - 1e-6)
+  own = np.argmax(p / -np.log(race), -1)
+  draft[:150] = own[:150, :3]
+  empty = jnp.zeros((300, 2))
+  verdict = judge(verify.CoupledVerifier(), verify.Noise(jnp.zeros((300, 3)), empty, empty, race),
+                  draft, q, p, num_drafted)
+  n = np.asarray(verdict.num_accepted)
+  np.testing.assert_array_equal(n[:150], num_drafted[:150])
+  np.testing.assert_array_equal(verdict.next_token, own[np.arange(300), n])
+  for row in range(150, 300):
+    same = np.cumprod(draft[row, :num_drafted[row]] == own[row, :num_drafted[row]])
+    assert n[row] == same.sum()
+
+
+def test_clocks_draw_in_proportion_and_never_the_impossible():
+  weights = np.float32([0.1, 0.0, 0.6, 0.3])
+  noise = keys.by_position(keys.row_keys(1, jnp.arange(20000)), jnp.ones((20000, 1)),
+                           jnp.arange(4))[:, 0]
+  drawn = np.asarray(probs.race(noise, jnp.asarray(weights)))
+  counts = np.bincount(drawn, minlength=4)
+  fit = goodness.chi_square(dict(enumerate(counts.tolist())), dict(enumerate(weights.tolist())))
+  assert not counts[1] and goodness.p_value(fit) > 1e-4
