@@ -32,6 +32,7 @@ from specdec.checkpoints import bundle
 from specdec.data.vocabulary import Vocabulary
 from specdec.engine import generate
 from specdec.engine import models
+from specdec.engine import pairs
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5
 from specdec.training import batches as batches_lib
@@ -132,7 +133,7 @@ def write_model(path: pathlib.Path, config: T5Config, params, vocabulary, source
 def write_outputs(work: pathlib.Path, vocabulary) -> None:
   """Greedy outputs of the finished target on the training sources, as token ids."""
   target = models.load_model(work / "demo" / "target", "float32")
-  pair = models.Pair("demo", target, target)
+  pair = pairs.Pair("demo", target, target)
   english = read_lines("train.en")[:_SENTENCES.value]
   texts = [PREFIXES["translate"] + t for t in english]
   texts += [PREFIXES["correct"] + t for t in correction_sources(english, 10_000)]
@@ -191,8 +192,9 @@ def main(argv):
     write_model(demo / "drafter", DRAFTER, params, vocabulary,
                 f"distilled from demo/target, {_DRAFTER_STEPS.value} steps")
     (demo / "pair.json").write_text(json.dumps({
-        "target": "target", "drafter": "drafter", "tasks": PREFIXES,
-        "max_source_len": 128, "max_decode_len": 128}, indent=2) + "\n", encoding="utf-8")
+        "target": "target", "drafter": "drafter", "drafters": {"bigram": "bigram"},
+        "tasks": PREFIXES, "max_source_len": 128, "max_decode_len": 128},
+        indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
   from specdec.engine.generate import generate_ids
   from specdec.engine.generate import iterate
   from specdec.engine.models import Model
-  from specdec.engine.models import Pair
   from specdec.engine.models import load_model
-  from specdec.engine.models import load_pair
-  from specdec.engine.models import pair_names
+  from specdec.engine.pairs import Pair
+  from specdec.engine.pairs import load_pair
+  from specdec.engine.pairs import pair_names
   from specdec.engine.result import Record
   from specdec.engine.result import Result
   from specdec.engine.settings import Settings
@@ -62,10 +62,10 @@ _HOMES = {
     "AllowedSequences": "specdec.engine.allowed",
     "Iteration": "specdec.engine.traces",
     "Model": "specdec.engine.models",
-    "Pair": "specdec.engine.models",
+    "Pair": "specdec.engine.pairs",
     "load_model": "specdec.engine.models",
-    "load_pair": "specdec.engine.models",
-    "pair_names": "specdec.engine.models",
+    "load_pair": "specdec.engine.pairs",
+    "pair_names": "specdec.engine.pairs",
     "Piece": "specdec.engine.streaming",
     "Record": "specdec.engine.result",
     "Result": "specdec.engine.result",

@@ -56,8 +56,8 @@ def test_readme_names_the_commands_it_promises():
 def test_the_table_is_that_of_the_record():
   import json
 
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  record = json.loads((models.ASSETS / "demo" / "evaluation.json").read_text())
+  record = json.loads((pairs.ASSETS / "demo" / "evaluation.json").read_text())
   for row in record["results"]:
     assert f"| {row['alpha']:.3f} | {row['tokens_per_call']:.2f} |" in README

@@ -13,13 +13,16 @@ from typing import Any
 
 from specdec.bench import records as records_lib
 from specdec.bench.timing import Spread
+from specdec.bench.timing import interleave
 from specdec.bench.timing import ratios
 from specdec.core.probs import MIN_TEMPERATURE
+from specdec.engine import calibrate
 from specdec.engine import generate
+from specdec.engine.costs import Costs
 from specdec.engine.job import Job
 from specdec.engine.job import from_texts
 from specdec.engine.job import plan
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
 from specdec.engine.run import run_batch
@@ -70,6 +73,7 @@ class Comparison:
 
   Attributes:
     pair: name of the pair.
+    drafter: name of its drafter.
     task: whose prefix was used, None for the pair's first, "" for none.
     dtype: of the target's weights.
     settings: of the speculative side; the plain one differs in `mode` alone.
@@ -80,6 +84,7 @@ class Comparison:
   """
 
   pair: str
+  drafter: str
   task: str | None
   dtype: str
   settings: Settings
@@ -107,9 +112,14 @@ class Comparison:
 
   @property
   def greedy(self) -> bool:
-    """Whether every input is decoded greedily, so that both sides must agree."""
+    """Whether every input is decoded greedily."""
     return bool((self.settings.per_row("temperature", len(self.plain.result.best))
                  <= MIN_TEMPERATURE).all())
+
+  @property
+  def reproducible(self) -> bool:
+    """Whether both sides must agree: they are greedy, or their draws are coupled."""
+    return self.greedy or self.settings.verifier == "coupled"
 
   @property
   def differences(self) -> dict[int, int]:
@@ -127,17 +137,20 @@ class Comparison:
     count = len(self.plain.result.best)
     return {
         **self.environment,
-        "pair": self.pair, "task": self.task, "dtype": self.dtype, "inputs": count,
+        "pair": self.pair, "drafter": self.drafter, "task": self.task,
+        "dtype": self.dtype, "inputs": count,
         **dataclasses.asdict(self.settings),
         "rows": self.rows, "repeats": len(self.plain.times_s),
         "plain": self.plain.to_dict(), "speculative": self.speculative.to_dict(),
         "ratio": dataclasses.asdict(self.ratio), "verdict": self.verdict,
-        "identical_outputs": count - len(self.differences) if self.greedy else None,
-        "first_differences": self.differences if self.greedy else None}
+        "identical_outputs": count - len(self.differences) if self.reproducible else None,
+        "first_differences": self.differences if self.reproducible else None,
+        "lossless": self.settings.lossless}
 
 
 def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeats: int = 5,
-            prompt: Any = None, logits_fn: Any = None, **settings: Any) -> Comparison:
+            prompt: Any = None, logits_fn: Any = None, costs: Costs | None = None,
+            **settings: Any) -> Comparison:
   """Decodes texts plainly and speculatively, in turns, and times both.
 
   Args:
@@ -147,6 +160,7 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
     repeats: timed passes of each side.
     prompt: see `generate`, and so is `logits_fn`.
     logits_fn: a hook.
+    costs: for `gamma="auto"`; measured before the comparison by default.
     **settings: fields of `Settings`, but for `mode`.
 
   Raises:
@@ -155,28 +169,33 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
   whole("repeats", repeats, 1, 1000)
   if "mode" in settings:
     raise SpecdecError("mode does not go with a comparison: it runs both modes")
-  speculative = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn)
+  speculative = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, costs=costs)
   if not speculative.settings.gamma:
     raise SpecdecError("gamma is 0, which is plain decoding; a comparison needs 1 or more")
   if not speculative.texts:
     raise SpecdecError("there is nothing to compare; expected one text or more")
+  speculative = calibrate.ready(speculative)
   plain = dataclasses.replace(
-      speculative, settings=dataclasses.replace(speculative.settings, mode="plain"))
+      speculative, costs=None, settings=dataclasses.replace(speculative.settings, mode="plain"))
 
-  passes = [_Pass(job) for job in (plain, speculative)]
+  passes = [Pass(job) for job in (plain, speculative)]
   first = [p.timed() for p in passes]
-  times: list[list[float]] = [[], []]
-  for i in range(repeats):
-    for side in (0, 1) if i % 2 == 0 else (1, 0):
-      times[side].append(passes[side].timed())
-  sides = [Side(Result(tuple(p.records()), p.job.settings), f, tuple(t))
-           for p, f, t in zip(passes, first, times, strict=True)]
-  return Comparison(pair.name, task, pair.target.config.dtype, speculative.settings, passes[0].rows,
-                    *sides, records_lib.environment())
+  times = interleave({str(i): p.timed for i, p in enumerate(passes)}, repeats)
+  sides = [Side(Result(tuple(p.records()), p.job.settings, p.job.costs), f, tuple(t))
+           for p, f, t in zip(passes, first, times.values(), strict=True)]
+  return Comparison(pair.name, pair.drafter.name, task, pair.target.config.dtype,
+                    speculative.settings, passes[0].rows, *sides, records_lib.environment())
 
 
-class _Pass:
-  """All inputs decoded once, as often as one likes."""
+class Pass:
+  """All inputs decoded once, as often as one likes.
+
+  Args:
+    job: with costs, where its gamma is automatic.
+
+  Attributes:
+    rows: of a batch.
+  """
 
   def __init__(self, job: Job):
     self.job = job

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import statistics
 from typing import Any
 
+from specdec.analysis import theory
 from specdec.bench import memory
-from specdec.bench import predict
 from specdec.bench import records
 from specdec.bench import runs
 from specdec.bench import timing
@@ -43,8 +43,9 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
   progress("compiling single calls")
   for n in range(1, gamma + 2):
     subjects[_target(n)] = timing.Sampler(runs.score(workload, workload.target, n))
-  for n in (1, 2):
-    subjects[_drafter(n)] = timing.Sampler(runs.score(workload, workload.drafter, n))
+  if workload.drafter.part:
+    for n in (1, 2):
+      subjects[_drafter(n)] = timing.Sampler(runs.score(workload, workload.drafter.part, n))
   subjects["drafter proposal"] = timing.Sampler(runs.propose(workload))
   readers = memory.readers(buffer_bytes)
   for name, read in readers.items():
@@ -113,13 +114,14 @@ def _shares(workload: Workload, samples: dict[str, list[float]], readers: dict[s
   bandwidth = [buffer_bytes / t for t in samples[fastest]]
   read = [workload.target.bytes_per_call / t for t in samples[PLAIN]]
   rows = lambda *names: zip(*(samples[name] for name in names), strict=True)
-  overhead = [i - gamma * d - t for i, d, t in
-              rows(SPECULATIVE, _drafter(1), _target(gamma + 1))]
+  call = _drafter_call(workload, samples)
+  overhead = [i - gamma * d - t for d, (i, t) in
+              zip(call, rows(SPECULATIVE, _target(gamma + 1)), strict=True)]
   own = [i - p - t for i, p, t in rows(SPECULATIVE, "drafter proposal", _target(gamma + 1))]
   return {
       "memory_read": {"method": fastest, "bytes_per_s": Spread.of(bandwidth).rounded()},
       "plain_read_share": timing.ratios(read, bandwidth).rounded(),
-      "cost_ratio": timing.ratios(samples[_drafter(1)], samples[_target(1)]).rounded(),
+      "cost_ratio": timing.ratios(call, samples[_target(1)]).rounded(),
       "verify_ratio": timing.ratios(samples[_target(gamma + 1)], samples[_target(1)]).rounded(),
       "plain_overhead": Spread.of([(i - t) / i for i, t in rows(PLAIN, _target(1))]).rounded(),
       # As defined by gamma drafter calls of one token; a proposal begins with one of two.
@@ -127,20 +129,27 @@ def _shares(workload: Workload, samples: dict[str, list[float]], readers: dict[s
       "loop_overhead_beside_proposal": timing.ratios(own, samples[SPECULATIVE]).rounded()}
 
 
+def _drafter_call(workload: Workload, samples: dict[str, list[float]]) -> list[float]:
+  """Seconds of a drafter's call of one token; what has no such calls, of a drafted token."""
+  if workload.drafter.part:
+    return samples[_drafter(1)]
+  return [t / workload.gamma for t in samples["drafter proposal"]]
+
+
 def _speed(workload: Workload, samples: dict[str, list[float]], alphas: Sequence[float],
            totals: dict[str, Any]) -> dict[str, Any]:
   gamma = workload.gamma
   middle = lambda name: statistics.median(samples[name])
-  c = middle(_drafter(1)) / middle(_target(1))
+  c = statistics.median(_drafter_call(workload, samples)) / middle(_target(1))
   v = middle(_target(gamma + 1)) / middle(_target(1))
   relative = timing.ratios(samples[PLAIN], samples[SPECULATIVE])
   table = [{
       "alpha": alpha,
-      "tokens_per_iteration": predict.tokens_per_iteration(alpha, gamma),
-      "paper": predict.speed_up(alpha, gamma, c),
-      "with_verify_ratio": predict.speed_up(alpha, gamma, c, v),
+      "tokens_per_iteration": theory.tokens_per_iteration(alpha, gamma),
+      "paper": theory.speed_up(alpha, gamma, c),
+      "with_verify_ratio": theory.speed_up(alpha, gamma, c, v),
       # Nothing is modelled here but how many tokens an iteration yields.
-      "with_measured_iteration": predict.tokens_per_iteration(alpha, gamma) * relative.median,
+      "with_measured_iteration": theory.tokens_per_iteration(alpha, gamma) * relative.median,
   } for alpha in alphas]
   measured = None
   if not workload.random:

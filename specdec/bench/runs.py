@@ -122,7 +122,10 @@ def score(workload: Workload, part: Part, tokens: int) -> Callable[[], object]:
 
 
 def propose(workload: Workload) -> Callable[[], object]:
-  """The drafter's whole proposal of gamma tokens, in the middle of a decode."""
+  """The drafter's whole proposal of gamma tokens, in the middle of a decode.
+
+  And being told, of one token before, that none stood: it then has what it has in a loop.
+  """
   method, b = workload.method(workload.gamma), workload.batch_size
   drafter, gamma = method.drafter, workload.gamma
   capacity = capacity_for(workload.max_decode_len, gamma)
@@ -130,14 +133,27 @@ def propose(workload: Workload) -> Callable[[], object]:
       ids=jnp.ones((b, capacity), jnp.int32), length=jnp.full((b,), _middle(workload)),
       row_keys=keys.row_keys(0, jnp.arange(b)), rules=workload.rules(),
       wanted=jnp.full((b,), gamma))
-  params, state = workload.drafter.weights, _cache(workload, workload.drafter)
-  call = lambda params, context, state: drafter.propose(params, state, context, gamma)
+  none, hidden = jnp.zeros((b,), jnp.int32), _hidden(workload, gamma)
+  params = workload.drafter.params
+
+  def told(params: Any, context: Context, state: Any, hidden: Array) -> Any:
+    before = context.replace(length=context.length - 1)
+    return drafter.commit(params, state, before, none, hidden)
+
+  def call(params: Any, context: Context, state: Any, hidden: Array) -> tuple[Any, Any]:
+    proposal, state = drafter.propose(params, state, context, gamma)
+    return proposal, told(params, context, state, hidden)
+
+  def begin(params: Any, context: Context, source: Source, hidden: Array) -> Any:
+    return told(params, context, drafter.init(params, source, capacity), hidden)
+
   with precision.matmul_precision(workload.dtype):
-    program = jax.jit(call, donate_argnums=2).lower(params, context, state).compile()
+    state = jax.jit(begin)(params, context, workload.source, hidden)
+    program = jax.jit(call, donate_argnums=2).lower(params, context, state, hidden).compile()
 
   def once() -> None:
     nonlocal state
-    proposal, state = program(params, context, state)
+    proposal, state = program(params, context, state, hidden)
     jax.block_until_ready(proposal.tokens)
 
   return once
@@ -145,6 +161,18 @@ def propose(workload: Workload) -> Callable[[], object]:
 
 def _middle(workload: Workload) -> int:
   return 1 + workload.max_decode_len // 2
+
+
+def _hidden(workload: Workload, gamma: int) -> Array:
+  """What the target would tell a drafter, in shape."""
+  target, capacity = workload.target, capacity_for(workload.max_decode_len, workload.gamma)
+
+  def verify(weights: Any, source: Source, tokens: Array) -> Array:
+    return target.scorer.score(weights, tokens, target.scorer.init(weights, source, capacity))[1]
+
+  tokens = jnp.zeros((workload.batch_size, gamma + 1), jnp.int32)
+  like = jax.eval_shape(verify, target.weights, workload.source, tokens)
+  return jnp.zeros(like.shape, like.dtype)
 
 
 def _cache(workload: Workload, part: Part) -> Any:

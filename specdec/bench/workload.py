@@ -1,4 +1,4 @@
-"""What is measured: two models, what they decode from, and how much."""
+"""What is measured: a target and a drafter, what they decode from, and how much."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -8,11 +8,15 @@ import jax
 import numpy as np
 
 from specdec.core import rules as rules_lib
+from specdec.core.contracts import Drafter
 from specdec.core.state import Method
 from specdec.core.state import Weights
 from specdec.drafters.transformer import TransformerDrafter
+from specdec.engine import drafter_specs
+from specdec.engine import drafters
 from specdec.engine import job as job_lib
 from specdec.engine import models
+from specdec.engine import pairs
 from specdec.engine import precision
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
@@ -25,7 +29,7 @@ from specdec.types import Source
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-  """One of the two models.
+  """A T5 of the workload.
 
   Attributes:
     name: size or path.
@@ -43,10 +47,31 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Drafting:
+  """What drafts.
+
+  Attributes:
+    name: size, or as in `engine.drafter_specs`.
+    drafter: static settings.
+    params: what it takes.
+    part: the T5 that it consists of, whose calls can be measured alone; None for all else.
+  """
+
+  name: str
+  drafter: Drafter
+  params: Any
+  part: Part | None = None
+
+  @property
+  def bytes_per_call(self) -> int | None:
+    return self.part and self.part.bytes_per_call
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Workload:
   """Attributes:
     target: the model whose outputs are wanted.
-    drafter: the approximation model.
+    drafter: the approximation model; a `Part` that is given is wrapped.
     source: encoder inputs of `B` rows.
     eos_ids: ids that end a row; none for random weights, whose outputs end nowhere.
     gamma: tokens drafted per iteration.
@@ -55,12 +80,18 @@ class Workload:
   """
 
   target: Part
-  drafter: Part
+  drafter: Drafting
   source: Source
   eos_ids: tuple[int, ...]
   gamma: int
   max_decode_len: int
   random: bool
+
+  def __post_init__(self):
+    if isinstance(self.drafter, Part):
+      part = self.drafter
+      drafter = TransformerDrafter(part.scorer, self.target.scorer.vocab_size)
+      object.__setattr__(self, "drafter", Drafting(part.name, drafter, part.weights, part))
 
   @property
   def batch_size(self) -> int:
@@ -71,12 +102,10 @@ class Workload:
     return self.target.scorer.config.dtype
 
   def method(self, gamma: int, trace: bool = False) -> Method:
-    scorer = self.target.scorer
-    drafter = TransformerDrafter(self.drafter.scorer, scorer.vocab_size) if gamma else None
-    return Method(scorer, drafter, gamma, trace=trace)
+    return Method(self.target.scorer, self.drafter.drafter if gamma else None, gamma, trace=trace)
 
   def weights(self, gamma: int) -> Weights:
-    return Weights(self.target.weights, self.drafter.weights if gamma else None)
+    return Weights(self.target.weights, self.drafter.params if gamma else None)
 
   def rules(self) -> Rules:
     """Greedy, without controls."""
@@ -86,7 +115,7 @@ class Workload:
 
   def rows(self, begin: int, end: int) -> "Workload":
     """The same with some of the rows only."""
-    part = Source(self.source.ids[begin:end], self.source.length[begin:end])
+    part = jax.tree.map(lambda x: x[begin:end], self.source)
     return dataclasses.replace(self, source=part)
 
 
@@ -94,21 +123,47 @@ def from_sizes(target: str, drafter: str, *, gamma: int, batch_size: int, source
                max_decode_len: int, dtype: str | None = None, seed: int = 0) -> Workload:
   """Random weights at the shapes of public T5 sizes, on random inputs.
 
+  Args:
+    target: a size.
+    drafter: a size, or a drafter that needs no weights: copy or uniform, with options.
+    gamma: tokens drafted per iteration.
+    batch_size: rows.
+    source_len: tokens of each.
+    max_decode_len: tokens per row.
+    dtype: by default what suits the device.
+    seed: of weights and inputs.
+
   Raises:
-    SpecdecError: there is no such size.
+    SpecdecError: there is no such size or drafter.
   """
   dtype = dtype or precision.default_dtype()
-  configs = [sizes.load(name).replace(dtype=dtype) for name in (target, drafter)]
-  parts = []
-  for i, (name, config) in enumerate(zip((target, drafter), configs, strict=True)):
-    scorer = T5Scorer(config)
-    weights = scorer.prepare(random_params(config, seed + i))
-    parts.append(Part(name, scorer, jax.block_until_ready(weights)))
-  source = random_source(batch_size, source_len, configs[0].vocab_size, seed)
-  return Workload(*parts, source, (), gamma, max_decode_len, random=True)
+  wordy = drafter.partition(":")[0] in drafter_specs.WORDS
+  small = None if wordy else sizes.load(drafter)
+  large = sizes.load(target)
+  source = random_source(batch_size, source_len, large.vocab_size, seed)
+  # What is misspelt is found before any weights are drawn.
+  drafting = None if small else _without_weights(drafter, large.vocab_size)
+
+  def part(name: str, config: T5Config, seed: int) -> Part:
+    scorer = T5Scorer(config.replace(dtype=dtype))
+    weights = scorer.prepare(random_params(scorer.config, seed))
+    return Part(name, scorer, jax.block_until_ready(weights))
+
+  first = part(target, large, seed)
+  return Workload(first, drafting or part(drafter, small, seed + 1), source, (), gamma,
+                  max_decode_len, random=True)
 
 
-def from_pair(pair: models.Pair, texts: Sequence[str] = (), *, gamma: int, batch_size: int,
+def _without_weights(spec: str, vocab_size: int) -> Drafting:
+  parts = drafter_specs.plan(drafter_specs.parse(spec), drafter_specs.Known())
+  if len(parts) > 1:
+    raise SpecdecError(f"--drafter_size is {spec!r}; expected a single drafter: a cascade needs a "
+                       "pair of models (--pair, --drafter)")
+  loaded = drafters.without_weights(parts[0], vocab_size)
+  return Drafting(loaded.name, loaded.drafter, loaded.params)
+
+
+def from_pair(pair: pairs.Pair, texts: Sequence[str] = (), *, gamma: int, batch_size: int,
               source_len: int, max_decode_len: int, task: str | None = None,
               seed: int = 0) -> Workload:
   """A pair on given texts, or on random ids when there are none.
@@ -124,9 +179,13 @@ def from_pair(pair: models.Pair, texts: Sequence[str] = (), *, gamma: int, batch
     seed: of the random ids.
 
   Raises:
-    SpecdecError: there are more texts than rows, or the task is unknown.
+    SpecdecError: there are more texts than rows, the task is unknown, or the drafter drafts
+      fewer tokens than gamma.
   """
-  parts = [Part(m.name, m.scorer, m.weights) for m in (pair.target, pair.drafter)]
+  target, drafter = _part(pair.target), pair.drafter
+  drafting = Drafting(drafter.name, drafter.drafter, drafter.params,
+                      drafter.model and _part(drafter.model))
+  job_lib.make_settings(pair, {"gamma": gamma})
   eos: tuple[int, ...] = ()
   if texts:
     if len(texts) > batch_size:
@@ -134,12 +193,16 @@ def from_pair(pair: models.Pair, texts: Sequence[str] = (), *, gamma: int, batch
                          "--batch_size or give fewer texts")
     encoded = job_lib.from_texts(
         pair, list(texts), task, {"max_decode_len": max_decode_len}).encoded
-    rows = [encoded[i % len(encoded)].ids for i in range(batch_size)]
-    source = models.make_source(rows)
+    rows = [encoded[i % len(encoded)] for i in range(batch_size)]
+    source = models.make_source([row.ids for row in rows], begin=[row.begin for row in rows])
     eos = (pair.vocabulary.eos_id,)
   else:
     source = random_source(batch_size, source_len, len(pair.vocabulary), seed)
-  return Workload(*parts, source, eos, gamma, max_decode_len, random=False)
+  return Workload(target, drafting, source, eos, gamma, max_decode_len, random=False)
+
+
+def _part(model: models.Model) -> Part:
+  return Part(model.name, model.scorer, model.weights)
 
 
 def random_source(batch_size: int, source_len: int, vocab_size: int, seed: int) -> Source:

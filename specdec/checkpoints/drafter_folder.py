@@ -106,6 +106,16 @@ def is_drafter_folder(path: str | pathlib.Path) -> bool:
   return _INDEX in stores.names(path)
 
 
+def kind_of(path: str | pathlib.Path) -> str:
+  """The kind of a drafter, without reading its arrays.
+
+  Raises:
+    SpecdecError: the folder is not a drafter's, or of a kind that is not known.
+  """
+  folder = str(path) if stores.is_remote(path) else str(pathlib.Path(path).absolute())
+  return _read_about(folder)["kind"]
+
+
 def save(path: str | pathlib.Path, *, kind: str, arrays: dict[str, np.ndarray],
          settings: dict[str, Any], vocabulary: str, target: str | None = None,
          source: str = "", compress: bool = False) -> None:

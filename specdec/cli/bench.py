@@ -12,6 +12,7 @@ from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import progress
 from specdec.cli.flags import Flags
+from specdec.cli.lists import numbers
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ specdec bench: measures plain and speculative decoding, and the calls they consi
 
 Usage
   specdec bench [--target_size=SIZE --drafter_size=SIZE] [FLAGS]
-  specdec bench --pair=NAME|DIR [FLAGS] [TEXT ...]
+  specdec bench --pair=NAME|DIR [--drafter=SPEC] [FLAGS] [TEXT ...]
 
 Everything takes turns in one process, after warm-up and compilation. Sizes have
 random weights: how long an iteration takes does not depend on how many drafts stand,
@@ -42,8 +43,10 @@ def make_flags() -> Flags:
   flags.group("Models")
   flags.text("target_size", "base", "SIZE", "shape of the target: tiny, small, base, large, xl "
              "or xxl")
-  flags.text("drafter_size", "small", "SIZE", "shape of the drafter")
+  flags.text("drafter_size", "small", "SIZE", "shape of the drafter; or copy or uniform, which "
+             "have none")
   flags.text("pair", None, "NAME|DIR", "a pair of models instead")
+  flags.text("drafter", None, "SPEC", "drafter for the pair, as in specdec generate [the pair's]")
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
                "precision of the weights; auto is float32 on CPU, else bfloat16")
   flags.group("Work")
@@ -70,7 +73,7 @@ def make_flags() -> Flags:
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
   batches = check(flags)
-  alphas = _numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
+  alphas = numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
   texts: list[str] = []
   if args or flags.input_file is not None:
     if flags.pair is None:
@@ -114,30 +117,22 @@ def check(flags: Flags) -> list[int]:
   whole("max_decode_len", flags.max_decode_len, 2, 2**16)
   whole("repeats", flags.repeats, 1, 1000)
   whole("seed", flags.seed, 0, 2**32 - 1)
-  batches = _numbers("batch_size", flags.batch_size, int, lambda n: 1 <= n <= 2**16,
+  batches = numbers("batch_size", flags.batch_size, int, lambda n: 1 <= n <= 2**16,
                      "integers from 1 to 65536")
   sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
   if flags.pair is not None and sized:
     raise SpecdecError(f"--pair does not go with --{sized[0]}: the pair has its own models")
-  for name in ("task", "input_file"):
+  for name in ("task", "input_file", "drafter"):
     if flags.pair is None and flags.given(name):
       raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
   for name in ("baseline", "alphas"):
     if len(batches) > 1 and flags.given(name):
       raise SpecdecError(f"--{name} goes with a single --batch_size; give one size")
+  if flags.pair is not None:
+    from specdec.engine import pairs
+
+    pairs.check_pair(flags.pair, drafter=flags.drafter)
   return batches
-
-
-def _numbers(name: str, text: str, kind: type, allowed: Callable[[Any], bool],
-             expected: str) -> list:
-  """Reads a list of numbers, such as `1,2,4`."""
-  try:
-    values = [kind(part) for part in text.split(",")]
-  except ValueError:
-    values = []
-  if not values or not all(map(allowed, values)):
-    raise SpecdecError(f"--{name} is {text!r}; expected {expected}, with commas between them")
-  return values
 
 
 def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[float],
@@ -154,7 +149,7 @@ def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[fl
 
 def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   from specdec.bench import workload
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   dtype = None if flags.dtype == "auto" else flags.dtype
   options = dict(gamma=flags.gamma, batch_size=batch_size, source_len=flags.source_len,
@@ -162,4 +157,5 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   if flags.pair is None:
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
   task = None if flags.task is None else "" if flags.task == "none" else flags.task
-  return workload.from_pair(models.load_pair(flags.pair, dtype), texts, task=task, **options)
+  pair = pairs.load_pair(flags.pair, dtype, drafter=flags.drafter)
+  return workload.from_pair(pair, texts, task=task, **options)

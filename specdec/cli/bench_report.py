@@ -29,7 +29,7 @@ def _calls(r: dict[str, Any]) -> None:
   print_line("")
   read, gamma = r["memory_read"], r["gamma"]
   lines = [
-      ("c, drafter call / target call", spread_text(r["cost_ratio"])),
+      (f"c, {_call(r)} / target call", spread_text(r["cost_ratio"])),
       (f"v, target call of {gamma + 1} tokens / of 1", spread_text(r["verify_ratio"])),
       ("loop overhead, share of an iteration", percent_text(r["loop_overhead"])),
       ("  beyond the proposal as a whole", percent_text(r["loop_overhead_beside_proposal"])),
@@ -58,6 +58,11 @@ def _calls(r: dict[str, Any]) -> None:
                 [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
                   spread_text(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
                  for name, b in r["baselines"].items()])
+
+
+def _call(r: dict[str, Any]) -> str:
+  """What c is of: a drafter that is no T5 has no calls of one token."""
+  return "drafter call" if r["bytes_per_call"]["drafter"] else "drafted token"
 
 
 def _batches(r: dict[str, Any]) -> None:

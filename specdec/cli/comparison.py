@@ -13,7 +13,7 @@ if TYPE_CHECKING:
   from specdec.bench.compare import Comparison
   from specdec.bench.compare import Side
   from specdec.bench.timing import Spread
-  from specdec.engine.models import Pair
+  from specdec.engine.pairs import Pair
 
 _SHOWN = 8
 
@@ -47,12 +47,17 @@ def show(done: "Comparison") -> None:
                       [[label, *(cell(side) for side in sides)] for label, cell in _ROWS])
   print_line("")
   s, e = done.settings, done.environment
-  print_line(f"gamma {s.gamma}, temperature {_several(s.temperature)}, batches of {done.rows}, "
-             f"{done.dtype}, {e['device']} ({e['backend']}), jax {e['jax']}")
+  print_line(f"drafter {done.drafter}, gamma {s.gamma}, verifier {s.verifier}, temperature "
+             f"{_several(s.temperature)}")
+  print_line(f"batches of {done.rows}, {done.dtype}, {e['device']} ({e['backend']}), jax "
+             f"{e['jax']}")
   ratio = done.ratio
   print_line(f"{done.verdict} (median of {len(done.plain.times_s)} repeats, "
              f"{ratio.low:.2f} to {ratio.high:.2f})")
-  if done.greedy:
+  if not s.lossless:
+    print_line(f"NOT lossless: lenience {_several(s.lenience)} lets a token be up to 1/lenience "
+               "times as likely as under the target")
+  if done.reproducible:
     for line in _agreement(done):
       print_line(line)
   cut = sum(r.truncated for r in records)
@@ -62,12 +67,12 @@ def show(done: "Comparison") -> None:
 
 
 def _agreement(done: "Comparison") -> list[str]:
-  """Whether both sides gave the same ids, which they must at temperature 0."""
+  """Whether both sides gave the same ids, which they must unless leniently verified."""
   count, differences = len(done.plain.result.best), done.differences
   lines = [f"identical outputs: {count - len(differences)} of {count}"]
   lines += [f"  input {i + 1} differs from token {at + 1} on"
             for i, at in list(differences.items())[:_SHOWN]]
-  if differences and done.dtype != "float32":
+  if differences and done.settings.lossless and done.dtype != "float32":
     lines.append(f"  {done.dtype} rounds a call of one and of several tokens differently; "
                  "--dtype=float32 gives identical outputs")
   return lines

@@ -17,13 +17,15 @@ _INDENT = 26
 
 
 class _Number(absl_flags.ArgumentParser):
-  """Parses an int or float and says what it expected."""
+  """Parses an int or float, or a word instead of it, and says what it expected."""
 
-  def __init__(self, kind: type, expected: str):
+  def __init__(self, kind: type, expected: str, word: str | None = None):
     super().__init__()
-    self._kind, self._expected = kind, expected
+    self._kind, self._expected, self._word = kind, expected, word
 
   def parse(self, argument):
+    if argument == self._word and self._word is not None:
+      return argument
     try:
       return self._kind(argument)
     except (TypeError, ValueError):
@@ -82,6 +84,20 @@ class Flags:
     """Whether the user typed the flag."""
     return bool(self._values[name].present)
 
+  def fill(self, name: str, value: str) -> None:
+    """Gives a flag that was not typed the value that a file has for it.
+
+    Raises:
+      SpecdecError: it has no such value.
+    """
+    if self.given(name):
+      return
+    try:
+      # Not `parse`, which would mark it as typed.
+      self._values[name].value = self._values[name].parser.parse(value)
+    except ValueError as error:
+      raise SpecdecError(f"{name} is {value!r}; {error}") from None
+
   def group(self, title: str) -> None:
     """Begins a group of the help page; flags defined from now on belong to it."""
     self._groups[title] = []
@@ -96,11 +112,12 @@ class Flags:
     absl_flags.DEFINE_multi_string(name, [], summary, flag_values=self._values)
     self._describe(f"--{name}={hint}", None, summary)
 
-  def whole(self, name: str, default: int | None, summary: str) -> None:
-    """Defines an integer flag."""
-    absl_flags.DEFINE(_Number(int, "an integer"), name, default, summary,
+  def whole(self, name: str, default: int | None, summary: str, word: str | None = None) -> None:
+    """Defines an integer flag; `word` may be typed in place of a number."""
+    expected = "an integer" if word is None else f"an integer or {word}"
+    absl_flags.DEFINE(_Number(int, expected, word), name, default, summary,
                       flag_values=self._values)
-    self._describe(f"--{name}=N", default, summary)
+    self._describe(f"--{name}=N" if word is None else f"--{name}=N|{word}", default, summary)
 
   def number(self, name: str, default: float, summary: str) -> None:
     """Defines a flag with a real value."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import faults
+from specdec.cli import gin_bindings
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import pairs
@@ -18,7 +19,7 @@ from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
-  from specdec.engine.models import Pair
+  from specdec.engine.pairs import Pair
   from specdec.engine.result import Record
   from specdec.engine.settings import Settings
 
@@ -40,12 +41,14 @@ Examples
   specdec generate --input_file=in.txt --output_file=out.jsonl
   specdec generate --num_decodes=4 --temperature=1 "A dog runs across the grass."
   specdec generate --prompt="Ein Hund" --trace "A dog runs across the grass."
+  specdec generate --task=correct --drafter=copy --gamma=8 "A dogs runs."
   specdec generate --compare --gamma=4 --input_file=in.txt --compare_json=speed.json"""
 
 # Flags that are settings of the run, by the name that both have.
 _SETTINGS = ("gamma", "mode", "temperature", "top_k", "top_p", "max_decode_len",
              "max_source_len", "strict_length", "batch_size", "seed", "min_decode_len",
-             "repetition_penalty", "no_repeat_ngram_size", "num_decodes", "rescale_log_probs")
+             "repetition_penalty", "no_repeat_ngram_size", "num_decodes", "rescale_log_probs",
+             "verifier", "lenience", "confidence")
 
 
 def make_flags() -> Flags:
@@ -58,9 +61,18 @@ def make_flags() -> Flags:
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
                "precision of the weights; auto is float32 on CPU, else bfloat16")
   flags.group("Speculation")
-  flags.whole("gamma", 4, "tokens drafted per call of the target; 0 is plain decoding")
+  flags.whole("gamma", 4, "tokens drafted per call of the target; 0 is plain decoding, auto picks "
+              "as it goes", word="auto")
   flags.choice("mode", ("speculative", "plain"), "speculative",
                "plain decodes with the target alone")
+  flags.choice("verifier", ("token", "block", "lenient", "coupled"), "token", "which drafted "
+               "tokens stand: token is the paper's rule; block accepts more and is as lossless; "
+               "coupled gives the same ids whatever drafts; lenient accepts more than the target "
+               "would and is NOT lossless")
+  flags.number("lenience", 1.0, "above 0, up to 1: no token becomes more than 1/X times as likely "
+               "as under the target; below 1 for --verifier=lenient alone")
+  flags.number("confidence", 0.0, "stop a draft where the drafter gives its likeliest token less "
+               "than this; 0 is off")
   flags.group("Sampling")
   flags.number("temperature", 0.0, "0 always takes the likeliest token; 1 samples from the model")
   flags.whole("top_k", 0, "keep the k likeliest tokens; 0 keeps all")
@@ -95,10 +107,7 @@ def make_flags() -> Flags:
   flags.switch("overwrite", "replace output files that exist")
   flags.switch("stream", "print text while it is decoded, one input after the other")
   flags.switch("trace", "print what became of every draft; with --output_file, keep it there")
-  flags.group("Gin")
-  flags.texts("gin_file", "FILE", "settings bound by a gin file, such as Settings.gamma = 7; "
-              "may be given several times; typed flags win")
-  flags.texts("gin_bindings", "BINDING", "a single binding, after the files; likewise")
+  gin_bindings.add_flags(flags)
   flags.group("Measuring")
   flags.switch("compare", "decode everything plainly and speculatively, in turns, and show "
                "outputs, counts and times of both")
@@ -109,7 +118,8 @@ def make_flags() -> Flags:
 
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
-  given = _settings(flags)
+  bound = gin_bindings.of_flags(flags)
+  given = _settings(flags, bound)
   inputs = inputs_lib.read(args, flags.input_file)
   prompt = _prompt(flags, len(inputs.texts))
   allowed = None
@@ -127,7 +137,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     try:
       pair = _load(flags)
       task = None if flags.task is None else "" if flags.task == "none" else flags.task
-      options = {"task": task, "prompt": prompt}
+      options = {"task": task, "prompt": prompt, "costs": bound.costs}
       if allowed is not None:
         options["logits_fn"] = _allowed(pair, allowed, flags.allowed_file, given)
       if flags.compare:
@@ -147,25 +157,24 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   return 0
 
 
-def _settings(flags: Flags) -> dict[str, Any]:
+def _settings(flags: Flags, bound: gin_bindings.Bound) -> dict[str, Any]:
   """Settings of the run, checked; those that the pair decides only when typed."""
   from specdec.engine.settings import Settings  # Imports NumPy but not jax.
   from specdec.engine.settings import whole
 
   given = {name: getattr(flags, name) for name in _SETTINGS
            if getattr(flags, name) is not None}
+  if not flags.given("gamma"):
+    # A drafter may draft fewer than that.
+    del given["gamma"]
   for name in ("eos_ids", "forbidden_ids"):
     if getattr(flags, name) is not None:
       given[name] = _ids(name, getattr(flags, name))
-  if flags.gin_file or flags.gin_bindings:
-    from specdec.cli import gin_bindings
-
-    bound = gin_bindings.read_settings(flags.gin_file, flags.gin_bindings)
-    if flags.compare and "mode" in bound:
-      raise SpecdecError("--compare does not go with Settings.mode in gin: it runs both modes")
-    given.update((k, v) for k, v in bound.items() if k not in given or not flags.given(k))
+  if flags.compare and "mode" in bound.settings:
+    raise SpecdecError("--compare does not go with Settings.mode in gin: it runs both modes")
+  given.update((k, v) for k, v in bound.settings.items() if k not in given or not flags.given(k))
   # The pair may have a higher limit than the default.
-  Settings(**{"max_decode_len": 2**20, **given})
+  checked = Settings(**{"max_decode_len": 2**20, **given})
   if flags.compare:
     given.pop("mode")
     for name, why in (("mode", "it runs both modes"), ("stream", "it shows whole outputs"),
@@ -173,7 +182,7 @@ def _settings(flags: Flags) -> dict[str, Any]:
                       ("output_file", "it shows its outputs; --compare_json keeps the times")):
       if flags.given(name):
         raise SpecdecError(f"--compare does not go with --{name}: {why}")
-    if not given["gamma"]:
+    if not checked.gamma:
       raise SpecdecError("--compare needs a gamma of 1 or more; 0 is plain decoding itself")
     whole("repeats", flags.repeats, 1, 1000)
     if flags.compare_json == "-":
@@ -324,7 +333,7 @@ def _report(totals: Totals, settings: "Settings", file: outputs.OutputFile | Non
   from specdec.types import Status
 
   line = summary(totals.outputs, totals.tokens, totals.target_calls, totals.tested,
-                 totals.accepted)
+                 totals.accepted, settings.lossless)
   if totals.at_limit:
     line += f"; {totals.at_limit} stopped at max_decode_len {settings.max_decode_len}"
   if file:

@@ -7,7 +7,7 @@ from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.data.base import BaseVocabulary
-  from specdec.engine.models import Pair
+  from specdec.engine.pairs import Pair
 
 
 def add_flags(flags: Flags) -> None:
@@ -15,28 +15,33 @@ def add_flags(flags: Flags) -> None:
   flags.text("pair", "demo", "NAME|DIR", "pair of models: a name, or a folder with a pair.json")
   flags.text("target", None, "PATH", "large model of a pair of your own: a folder of specdec, T5X "
              "or Hugging Face, or a name on its hub; goes with --drafter")
-  flags.text("drafter", None, "PATH", "small model with the same pieces, likewise")
-  flags.text("vocab", None, "FILE", "vocabulary of both, where a T5X checkpoint carries none: "
-             "spiece.model, tokenizer.json, a folder with one, or the word bytes")
+  flags.text("drafter", None, "SPEC", DRAFTER + " [the pair's]")
+  flags.text("vocab", None, "FILE", "vocabulary of all models, where a T5X checkpoint carries "
+             "none: spiece.model, tokenizer.json, a folder with one, or the word bytes")
+
+
+DRAFTER = ("what drafts: a T5 with the target's pieces (a path or a name likewise), copy or "
+           "copy:max_match=3,min_match=1 (from the input and the output), uniform (at random), a "
+           "drafter of the pair by its name, a folder of n-gram tables or of heads; or A+B, where "
+           "A drafts for the T5 B (A:gamma=2+B: 2 tokens at a time)")
 
 
 def check(flags: Flags) -> None:
   """Refuses what does not go together, before anything is loaded.
 
   Raises:
-    SpecdecError: two pairs are named, or half of one.
+    SpecdecError: two pairs are named, half of one, or a drafter that there is not.
   """
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  named = [name for name in ("target", "drafter") if getattr(flags, name) is not None]
-  if not named:
-    models.find_pair(flags.pair)
-    return
-  if len(named) == 1:
-    other = "drafter" if named == ["target"] else "target"
-    raise SpecdecError(f"--{named[0]} needs --{other}: a pair is two models with one vocabulary")
-  if flags.given("pair"):
-    raise SpecdecError("--pair does not go with --target and --drafter; drop one of the two")
+  if flags.target is not None:
+    if flags.given("pair"):
+      raise SpecdecError("--pair does not go with --target: a pair has a target of its own; drop "
+                         "one of the two")
+    if flags.drafter is None:
+      raise SpecdecError("--target needs --drafter: copy, uniform, or a model with the target's "
+                         "pieces")
+  pairs.check_pair(flags.pair, target=flags.target, drafter=flags.drafter)
 
 
 def load(flags: Flags, dtype: str | None) -> "Pair":
@@ -45,13 +50,11 @@ def load(flags: Flags, dtype: str | None) -> "Pair":
   Raises:
     SpecdecError: it cannot be loaded, or is no pair.
   """
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   check(flags)
-  if flags.target is None and flags.vocab is None:
-    return models.load_pair(flags.pair, dtype)
-  return models.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
-                          vocabulary=flags.vocab)
+  return pairs.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
+                         vocabulary=flags.vocab)
 
 
 def vocabulary(flags: Flags) -> "BaseVocabulary":
@@ -60,8 +63,8 @@ def vocabulary(flags: Flags) -> "BaseVocabulary":
   Raises:
     SpecdecError: a model cannot be looked at, or the two have different pieces.
   """
-  from specdec.engine import models
+  from specdec.engine import pairs
 
   check(flags)
-  return models.pair_vocabulary(flags.pair, target=flags.target, drafter=flags.drafter,
-                                vocabulary=flags.vocab)
+  return pairs.pair_vocabulary(flags.pair, target=flags.target, drafter=flags.drafter,
+                               vocabulary=flags.vocab)

@@ -9,7 +9,10 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+  from rich.progress import Progress
+
   from specdec.engine.result import Record
+  from specdec.training.runs import Evaluation
 
 # Fewer inputs are done before a bar tells anything.
 _LONG = 17
@@ -45,6 +48,54 @@ def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
         speed += f", alpha {accepted / tested:.2f}"
       bar.update(task, advance=1, speed=speed)
       yield record
+
+
+class Steps:
+  """A bar for work of several stages on standard error; plain lines where nobody watches."""
+
+  def __init__(self, bar: "Progress | None"):
+    self._bar, self._task = bar, None
+
+  def begin(self, stage: str, total: int) -> None:
+    """Begins a stage; the one before is done."""
+    if self._bar is not None:
+      if self._task is not None:
+        self._bar.remove_task(self._task)
+      self._task = self._bar.add_task(stage, total=total)
+
+  def advance_to(self, done: int) -> None:
+    """Says how much of the stage is done."""
+    if self._bar is not None and self._task is not None:
+      self._bar.update(self._task, completed=done)
+
+  def say_evaluation(self, evaluation: "Evaluation") -> None:
+    """Prints what a training run measured."""
+    line = (f"step {evaluation.step}: loss {evaluation.loss:.4f}, alpha {evaluation.alpha:.4f}, "
+            f"best {evaluation.best:.4f}")
+    if self._bar is not None:
+      self._bar.console.print(line, highlight=False)
+    else:
+      print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def steps() -> Iterator[Steps]:
+  """A bar on a terminal, lines alone elsewhere."""
+  if not sys.stderr.isatty():
+    yield Steps(None)
+    return
+  from rich.console import Console
+  from rich.progress import BarColumn
+  from rich.progress import MofNCompleteColumn
+  from rich.progress import Progress
+  from rich.progress import TextColumn
+  from rich.progress import TimeRemainingColumn
+
+  columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+             TimeRemainingColumn())
+  with Progress(*columns, console=Console(stderr=True), transient=True,
+                redirect_stdout=False) as bar:
+    yield Steps(bar)
 
 
 @contextlib.contextmanager

@@ -113,7 +113,8 @@ class Drafter(Protocol):
 
   Attributes:
     abstains: it may have nothing to draft for a row, and `has_draft` tells cheaply; a loop
-      that watches then runs the one-token program meanwhile.
+      that watches then runs the one-token program meanwhile, in which `commit` follows no
+      `propose`. Its state never lags.
   """
 
   abstains: bool

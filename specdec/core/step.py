@@ -96,7 +96,7 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
   stats, trace = state.stats, state.trace
   if method.trace:
     trace = _record(trace, stats.target_calls, running, proposal, target_probs, accepted, count)
-  if gamma:
+  if gamma or method.watch:
     draft_state = method.drafter.commit(
         weights.drafter, draft_state, context, accepted, hidden)
   return state.replace(

@@ -5,13 +5,15 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
+from specdec.engine import calibrate
 from specdec.engine import traces
+from specdec.engine.costs import Costs
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import from_ids
 from specdec.engine.job import from_texts
 from specdec.engine.job import plan
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
 from specdec.engine.run import run_batch
@@ -20,6 +22,7 @@ from specdec.types import Status
 
 def generate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
              prompt: Any = None, logits_fn: Any = None, trace: bool = False,
+             costs: Costs | None = None,
              progress: Callable[[Record], None] | None = None, **settings: Any) -> Result:
   """Decodes texts by speculative decoding (or plainly), losslessly.
 
@@ -32,6 +35,8 @@ def generate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
     logits_fn: a hook `(logits [N, V], ids [N, T], lengths [N]) -> logits` that both
       models' logits go through, see `core.controls.adjust`.
     trace: keep each iteration's draft and what became of it in `Record.trace`.
+    costs: what `gamma="auto"` goes by; measured on the first batch by default, and
+      then in `Result.costs`.
     progress: called with each record as it is finished.
     **settings: fields of `Settings`: gamma, temperature, top_k, top_p, mode,
       max_decode_len, batch_size, seed and others.
@@ -51,47 +56,52 @@ def generate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
   >>> result.records[0].status
   'eos'
   """
-  job = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, trace=trace)
+  job = calibrate.ready(from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn,
+                                   trace=trace, costs=costs))
   records = []
   for record in decode(job):
     records.append(record)
     if progress:
       progress(record)
-  return Result(tuple(records), job.settings)
+  return Result(tuple(records), job.settings, job.costs)
 
 
 def generate_ids(pair: Pair, encoder_ids: Any, *, prompt: Any = None, logits_fn: Any = None,
-                 trace: bool = False, **settings: Any) -> Result:
+                 trace: bool = False, costs: Costs | None = None, **settings: Any) -> Result:
   """Decodes encoder ids; `input` of the records is empty.
 
   Args:
     pair: from `load_pair`.
     encoder_ids: int [B, S] padded with 0, or B lists of ids; EOS included. A row
       beyond `max_source_len` is cut and ends in EOS, and its record says so.
-    prompt: see `generate`, and so are `logits_fn` and `trace`.
+    prompt: see `generate`, and so are `logits_fn`, `trace` and `costs`.
     logits_fn: a hook.
     trace: keep each iteration.
+    costs: for `gamma="auto"`.
     **settings: fields of `Settings`.
 
   Raises:
     SpecdecError: a setting or an id is out of range.
   """
-  job = from_ids(pair, encoder_ids, settings, prompt, logits_fn=logits_fn, trace=trace)
-  return Result(tuple(decode(job)), job.settings)
+  job = calibrate.ready(from_ids(pair, encoder_ids, settings, prompt, logits_fn=logits_fn,
+                                 trace=trace, costs=costs))
+  return Result(tuple(decode(job)), job.settings, job.costs)
 
 
 def iterate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
             prompt: Any = None, logits_fn: Any = None, trace: bool = False,
-            **settings: Any) -> Iterator[Record]:
+            costs: Costs | None = None, **settings: Any) -> Iterator[Record]:
   """Yields the records of `generate` in order, a window of batches at a time.
 
   Mistakes are raised by the call itself, before anything is decoded.
   """
-  return decode(from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, trace=trace))
+  return decode(from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, trace=trace,
+                           costs=costs))
 
 
 def decode(job: Job) -> Iterator[Record]:
   """Decodes window by window, as records are asked for."""
+  job = calibrate.ready(job)
   for window in plan(job):
     done: dict[int, list[Record]] = {}
     for batch in window:
@@ -133,7 +143,8 @@ def _record(job: Job, example: int, sample: int, fetched: dict[str, Any], row: i
       output=text_of(job, ids, status), output_ids=ids, prompt_tokens=len(encoded.prompt),
       score=float(fetched["log_prob"][row]),
       adjusted_score=float(fetched["adjusted_log_prob"][row]), status=status.label,
-      truncated=encoded.truncated, seed=job.settings.seed, trace=trace, **counts)
+      truncated=encoded.truncated, seed=job.settings.seed, lossless=job.settings.lossless,
+      trace=trace, **counts)
 
 
 def text_of(job: Job, ids: list[int], status: Status) -> str:

@@ -17,8 +17,9 @@ import numpy as np
 
 from specdec.core import controls
 from specdec.engine import prompts as prompts_lib
-from specdec.engine.models import Pair
+from specdec.engine.costs import Costs
 from specdec.engine.models import id_rows
+from specdec.engine.pairs import Pair
 from specdec.engine.settings import PER_ROW
 from specdec.engine.settings import Settings
 from specdec.errors import InputError
@@ -36,11 +37,13 @@ class Encoded:
     ids: for the encoder, EOS included.
     truncated: they had to be cut to the source limit.
     prompt: what the output begins with.
+    begin: place of the first id of the text itself, behind a task's prefix.
   """
 
   ids: list[int]
   truncated: bool
   prompt: list[int] = dataclasses.field(default_factory=list)
+  begin: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,6 +57,7 @@ class Job:
     encoded: of each text.
     logits_fn: see `core.controls.adjust`; None for none.
     trace: keep what happened in every iteration.
+    costs: what automatic gamma goes by; measured on the first batch when None.
   """
 
   pair: Pair
@@ -62,10 +66,22 @@ class Job:
   encoded: list[Encoded]
   logits_fn: Any = None
   trace: bool = False
+  costs: Costs | None = None
 
   def __post_init__(self):
     for name in PER_ROW:
       self.settings.per_row(name, len(self.encoded))
+    if self.settings.paced and self.costs and self.costs.sizes[-1] > self.pair.max_gamma:
+      raise SpecdecError(f"Costs.sizes holds {self.costs.sizes[-1]}; expected at most "
+                         f"{self.pair.max_gamma}, which is how many tokens the drafter "
+                         f"{self.pair.drafter.name} can draft; measure costs for it")
+
+  @property
+  def largest_gamma(self) -> int:
+    """The most tokens that any iteration drafts; 0 in plain mode."""
+    if not self.settings.paced:
+      return self.settings.effective_gamma
+    return self.costs.sizes[-1]
 
   @property
   def eos_ids(self) -> tuple[int, ...]:
@@ -88,7 +104,7 @@ def from_texts(pair: Pair, texts: str | Iterable[str], task: str | None, setting
     task: None for the pair's first task, "" for no prefix.
     settings: fields of `Settings`.
     prompt: text or ids that every output begins with, or one such per input.
-    **options: `logits_fn` and `trace` of the job.
+    **options: `logits_fn`, `trace` and `costs` of the job.
 
   Raises:
     SpecdecError: a setting is out of range, the task is unknown, an input is too long
@@ -98,7 +114,9 @@ def from_texts(pair: Pair, texts: str | Iterable[str], task: str | None, setting
   texts = _as_texts(texts)
   prefix = _task_prefix(pair, task)
   rows = [pair.vocabulary.encode(prefix + text) for text in texts]
-  return _job(pair, checked, texts, rows, prompt, options)
+  # Without the EOS.
+  before = pair.vocabulary.encode(prefix)[:-1] if prefix else []
+  return _job(pair, checked, texts, rows, prompt, options, before)
 
 
 def from_ids(pair: Pair, encoder_ids: Any, settings: dict[str, Any], prompt: Any = None,
@@ -110,11 +128,12 @@ def from_ids(pair: Pair, encoder_ids: Any, settings: dict[str, Any], prompt: Any
 
 
 def _job(pair: Pair, settings: Settings, texts: list[str], rows: list[list[int]], prompt: Any,
-         options: dict[str, Any]) -> Job:
+         options: dict[str, Any], prefix: Sequence[int] = ()) -> Job:
   prompts = prompts_lib.encode(prompt, len(rows), pair.vocabulary,
                                pair.target.scorer.vocab_size, eos_ids(pair, settings),
                                settings.max_decode_len)
-  encoded = [_cut(row, i, pair, settings, p) for i, (row, p) in enumerate(zip(rows, prompts))]
+  encoded = [_cut(row, i, pair, settings, p, _shared(prefix, row))
+             for i, (row, p) in enumerate(zip(rows, prompts))]
   options["logits_fn"] = as_pytree(options.get("logits_fn"))
   if options["logits_fn"] is not None:
     _try(options["logits_fn"], pair.target.scorer.vocab_size)
@@ -187,8 +206,12 @@ def make_settings(pair: Pair, settings: dict[str, Any]) -> Settings:
   if unknown:
     raise SpecdecError(f"unknown setting {', '.join(unknown)}; expected some of "
                        f"{', '.join(sorted(known))}")
-  defaults = {"max_decode_len": pair.max_decode_len, "max_source_len": pair.max_source_len}
+  defaults = {"max_decode_len": pair.max_decode_len, "max_source_len": pair.max_source_len,
+              "gamma": min(Settings.gamma, pair.max_gamma)}
   checked = Settings(**{**defaults, **settings})
+  if checked.effective_gamma > pair.max_gamma and not checked.paced:
+    raise SpecdecError(f"gamma is {checked.gamma}; expected at most {pair.max_gamma}, which is "
+                       f"how many tokens the drafter {pair.drafter.name} can draft")
   width = pair.target.scorer.vocab_size
   for name, ids in (("eos_ids", checked.eos_ids or ()),
                     ("forbidden_ids", [i for i, _, _ in checked.forbidden])):
@@ -210,16 +233,24 @@ def _task_prefix(pair: Pair, task: str | None) -> str:
   return pair.tasks[task]
 
 
-def _cut(ids: list[int], index: int, pair: Pair, settings: Settings,
-         prompt: list[int]) -> Encoded:
+def _shared(prefix: Sequence[int], row: Sequence[int]) -> int:
+  """How many ids of a row are those of the prefix: a piece may cover the end of the one and
+  the beginning of the text."""
+  same = [a == b for a, b in zip(prefix, row)]
+  return same.index(False) if False in same else len(same)
+
+
+def _cut(ids: list[int], index: int, pair: Pair, settings: Settings, prompt: list[int],
+         begin: int) -> Encoded:
   """Cuts ids to the source limit, keeping the EOS at the end."""
   limit = settings.max_source_len
   if len(ids) <= limit:
-    return Encoded(ids, False, prompt)
+    return Encoded(ids, False, prompt, begin)
   if settings.strict_length:
     raise InputError(index, f"has {len(ids)} tokens; expected at most {limit}: shorten it, "
                      "raise max_source_len, or allow cutting without strict_length")
-  return Encoded([*ids[:limit - 1], pair.vocabulary.eos_id], True, prompt)
+  return Encoded([*ids[:limit - 1], pair.vocabulary.eos_id], True, prompt,
+                 min(begin, limit - 1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Models and pairs, loaded and ready to decode."""
+"""Models, loaded and ready to decode."""
 
+from collections.abc import Sequence
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -14,21 +14,15 @@ from specdec.checkpoints.checkpoint import Checkpoint
 from specdec.checkpoints.checkpoint import nested
 from specdec.checkpoints.checkpoint import taken_once
 from specdec.checkpoints.streaming import in_file_order
-from specdec.core.state import Method
-from specdec.core.state import Weights
 from specdec.data.base import BaseVocabulary
 from specdec.data.ids_only import IdsOnly
 from specdec.data.make import make as make_vocabulary
-from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import precision
-from specdec.engine.settings import whole
 from specdec.errors import SpecdecError
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.scorer import T5Scorer
 from specdec.types import Source
-
-ASSETS = pathlib.Path(__file__).parent.parent / "assets"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +87,8 @@ _logits = jax.jit(lambda scorer, weights, source, ids: scorer.logits(weights, so
 
 
 def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
-                width: int | None = None, rows: int | None = None) -> Source:
+                width: int | None = None, rows: int | None = None,
+                begin: Sequence[int] | None = None) -> Source:
   """Pads ids to a `Source`.
 
   Args:
@@ -101,6 +96,7 @@ def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
     vocabulary: unused ids are not checked when None.
     width: columns to pad to; the longest row by default.
     rows: rows to pad to; by default none are added.
+    begin: of each row, the first id of the text itself; None for no prefixes.
 
   Raises:
     SpecdecError: a row is empty or holds ids outside the vocabulary.
@@ -114,7 +110,9 @@ def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
   for i, row in enumerate(lists):
     ids[i, :len(row)] = row
     length[i] = len(row)
-  return Source(ids=ids, length=length)
+  if begin is not None:
+    begin = np.pad(np.asarray(begin, np.int32), (0, ids.shape[0] - len(lists)))
+  return Source(ids=ids, length=length, begin=begin)
 
 
 def id_rows(encoder_ids: Any, vocabulary: BaseVocabulary | None = None) -> list[np.ndarray]:
@@ -149,64 +147,6 @@ def id_rows(encoder_ids: Any, vocabulary: BaseVocabulary | None = None) -> list[
   return rows
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pair:
-  """A target and the drafter that speeds it up.
-
-  Attributes:
-    name: as given to `load_pair`.
-    target: M_p.
-    drafter: M_q.
-    tasks: prefixes by task name.
-    max_source_len: encoder tokens beyond this are cut, EOS kept.
-    max_decode_len: default limit of generated tokens.
-  """
-
-  name: str
-  target: Model
-  drafter: Model
-  tasks: dict[str, str] = dataclasses.field(default_factory=dict)
-  max_source_len: int = 512
-  max_decode_len: int = 128
-
-  def __post_init__(self):
-    check_vocabularies(self.target.name, self.target.vocabulary,
-                       self.drafter.name, self.drafter.vocabulary)
-
-  @property
-  def vocabulary(self) -> BaseVocabulary:
-    return self.target.vocabulary
-
-  def method(self, gamma: int, trace: bool = False) -> Method:
-    """The decoding method at a gamma; 0 is plain decoding with the target."""
-    if gamma == 0:
-      return Method(self.target.scorer, trace=trace)
-    drafter = TransformerDrafter(self.drafter.scorer, self.target.scorer.vocab_size)
-    return Method(self.target.scorer, drafter, gamma, trace=trace)
-
-  def weights(self, gamma: int) -> Weights:
-    """The weights that `method(gamma)` takes."""
-    return Weights(self.target.weights, self.drafter.weights if gamma else None)
-
-
-def check_vocabularies(target: str, ours: BaseVocabulary, drafter: str,
-                       theirs: BaseVocabulary) -> None:
-  """Compares the vocabularies of a target and a drafter, which are named for messages.
-
-  Pieces count, not widths: padding and sentinels come and go with the same pieces.
-
-  Raises:
-    SpecdecError: they differ; says where.
-  """
-  difference = ours.difference(theirs)
-  if difference:
-    raise SpecdecError(
-        f"target {target} and drafter {drafter} have different vocabularies ({len(ours)} "
-        f"pieces, fingerprint {ours.fingerprint[:12]}, against {len(theirs)} pieces, "
-        f"fingerprint {theirs.fingerprint[:12]}: {difference}); speculative decoding needs a "
-        "drafter with the target's own pieces")
-
-
 def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabulary) -> Model:
   """Prepares a model from parameters in T5X's layout.
 
@@ -230,6 +170,49 @@ def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabul
   return Model(name, scorer, jax.block_until_ready(scorer.prepare(params)), vocabulary)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opened:
+  """A model that was looked at: its weights are not read yet.
+
+  Attributes:
+    name: where it was found.
+    checkpoint: its arrays, by name.
+    config: the architecture, in the dtype of the checkpoint.
+    vocabulary: of its ids.
+  """
+
+  name: str
+  checkpoint: Checkpoint
+  config: T5Config
+  vocabulary: BaseVocabulary
+
+  def params(self) -> Any:
+    """Reads the parameters in T5X's layout, float32."""
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(self.checkpoint.arrays)))
+
+  def load(self, dtype: str | None = None) -> Model:
+    """Reads the weights; see `load_model`."""
+    config = self.config.replace(dtype=dtype or precision.default_dtype())
+    params = nested(_unstacked_first(self.checkpoint, config))
+    return make_model(self.name, config, params, self.vocabulary)
+
+
+def open_model(path: str | pathlib.Path,
+               vocabulary: BaseVocabulary | str | pathlib.Path | None = None,
+               verify: bool = True) -> Opened:
+  """Looks at a model without reading its weights; see `load_model`.
+
+  Args:
+    path: a folder, local or gs://, or a name on Hugging Face's hub.
+    vocabulary: in place of the one that the folder carries.
+    verify: whether a bundle's files are compared with their checksums.
+  """
+  found = detect.open_checkpoint(path, verify=verify)
+  if not isinstance(vocabulary, BaseVocabulary):
+    vocabulary = vocabulary_of(found, vocabulary)
+  return Opened(str(path), found, config_of(found), vocabulary)
+
+
 def load_model(path: str | pathlib.Path, dtype: str | None = None,
                vocabulary: BaseVocabulary | str | pathlib.Path | None = None) -> Model:
   """Loads a model of any layout: a specdec bundle, T5X's, or Hugging Face's.
@@ -245,13 +228,7 @@ def load_model(path: str | pathlib.Path, dtype: str | None = None,
   Raises:
     SpecdecError: the folder is incomplete or damaged, or of another family of models.
   """
-  found = detect.open_checkpoint(path)
-  name = str(path)
-  config = config_of(found)
-  config = config.replace(dtype=dtype or precision.default_dtype())
-  if not isinstance(vocabulary, BaseVocabulary):
-    vocabulary = vocabulary_of(found, vocabulary)
-  return make_model(name, config, nested(_unstacked_first(found, config)), vocabulary)
+  return open_model(path, vocabulary).load(dtype)
 
 
 def config_of(found: Checkpoint) -> T5Config:
@@ -302,120 +279,3 @@ def _unstacked_first(found: Checkpoint, config: T5Config) -> dict[str, Any]:
       matrix = name.endswith(("/kernel", "/embedding"))
       arrays[name] = taken_once(array.read(dtype=config.dtype if matrix else "float32"))
   return arrays
-
-
-def pair_names() -> list[str]:
-  """Names of the pairs that come with the package."""
-  return sorted(p.parent.name for p in ASSETS.glob("*/pair.json"))
-
-
-def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
-              target: str | pathlib.Path | None = None,
-              drafter: str | pathlib.Path | None = None,
-              vocabulary: str | pathlib.Path | None = None) -> Pair:
-  """Loads a pair by name, from a folder with a `pair.json`, or from two models.
-
-  Args:
-    pair: a name out of `pair_names()` or a path; not looked at when models are named.
-    dtype: see `load_model`.
-    target: a model of any layout that `load_model` reads; goes with `drafter`.
-    drafter: likewise; must have the target's pieces.
-    vocabulary: of both; see `load_model`.
-
-  Returns:
-    The pair, on the first device. One of two models has no tasks: texts get no prefix.
-
-  Raises:
-    SpecdecError: there is no such pair, or its vocabularies differ.
-
-  >>> import specdec
-  >>> folder = specdec.engine.models.ASSETS / "demo"
-  >>> pair = specdec.load_pair(target=folder / "target", drafter=folder / "drafter")
-  >>> pair.tasks
-  {}
-  """
-  members, about = _members(pair, target, drafter)
-  large, small = (load_model(path, dtype, vocabulary) for path in members)
-  name = str(pair) if target is None else f"{target} with {drafter}"
-  return Pair(name, large, small, **about)
-
-
-def pair_vocabulary(pair: str | pathlib.Path = "demo", *,
-                    target: str | pathlib.Path | None = None,
-                    drafter: str | pathlib.Path | None = None,
-                    vocabulary: str | pathlib.Path | None = None) -> BaseVocabulary:
-  """The vocabulary of what `load_pair` would load, without reading weights.
-
-  Raises:
-    SpecdecError: there is no such pair, or its vocabularies differ.
-  """
-  members, _ = _members(pair, target, drafter)
-  found = [vocabulary_of(detect.open_checkpoint(path, verify=False), vocabulary)
-           for path in members]
-  check_vocabularies(str(members[0]), found[0], str(members[1]), found[1])
-  return found[0]
-
-
-def _members(pair: str | pathlib.Path, target: str | pathlib.Path | None,
-             drafter: str | pathlib.Path | None
-             ) -> tuple[tuple[str | pathlib.Path, str | pathlib.Path], dict[str, Any]]:
-  """Paths of target and drafter, and what a pair file says besides."""
-  if target is None and drafter is None:
-    folder = find_pair(pair)
-    about = _read_pair(folder / "pair.json")
-    return (_member(folder, about.pop("target")), _member(folder, about.pop("drafter"))), about
-  if target is None or drafter is None:
-    raise SpecdecError("a pair of two models needs both, a target and a drafter; only the "
-                       f"{'drafter' if target is None else 'target'} is named")
-  return (target, drafter), {}
-
-
-def _member(folder: pathlib.Path, named: str) -> str | pathlib.Path:
-  """A model that a pair file names: below the file's folder, anywhere, or on the hub."""
-  below = folder / named
-  return named if "/" in named and not below.exists() else below
-
-
-def find_pair(pair: str | pathlib.Path) -> pathlib.Path:
-  """Folder of a pair, without loading it.
-
-  Raises:
-    SpecdecError: there is no such pair.
-  """
-  if str(pair) in pair_names():
-    return ASSETS / str(pair)
-  folder = pathlib.Path(pair)
-  try:
-    found = (folder / "pair.json").is_file()
-  except (OSError, ValueError):
-    # Names that no file can have: too long, or with a NUL in them.
-    found = False
-  if not found:
-    raise SpecdecError(f"there is no pair {str(pair)!r}; expected a name "
-                       f"({', '.join(pair_names()) or 'none is installed'}) or a folder with "
-                       "a pair.json")
-  return folder
-
-
-def _read_pair(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a pair.json: folders of the two models, and settings of `Pair`."""
-  try:
-    about = json.loads(path.read_text(encoding="utf-8"))
-  except OSError as error:
-    raise SpecdecError(f"cannot read {path}: {error.strerror}") from error
-  except ValueError as error:
-    raise SpecdecError(f"{path} is not JSON: {error}") from error
-  fields = dict(about) if isinstance(about, dict) else {}
-  fields = {k: v for k, v in fields.items() if k in (
-      "target", "drafter", "tasks", "max_source_len", "max_decode_len")}
-  for role in ("target", "drafter"):
-    if not isinstance(fields.get(role), str):
-      raise SpecdecError(f"{path} names no {role}; expected JSON with the folders of "
-                         '"target" and "drafter"')
-  tasks = fields.get("tasks", {})
-  if not isinstance(tasks, dict) or not all(isinstance(v, str) for v in tasks.values()):
-    raise SpecdecError(f'"tasks" in {path} is {tasks!r}; expected prefixes by task name')
-  for name, low in (("max_source_len", 2), ("max_decode_len", 1)):
-    if name in fields:
-      whole(f'"{name}" in {path}', fields[name], low, 2**20)
-  return fields

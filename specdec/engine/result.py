@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.engine.costs import Costs
 from specdec.engine.settings import Settings
 from specdec.engine.traces import Iteration
 
@@ -32,6 +33,7 @@ class Record:
     accepted: proposed tokens that stand.
     truncated: the input was cut to the encoder limit.
     seed: of the run.
+    lossless: it follows the target's own distribution.
     trace: each target call, when it was asked for.
   """
 
@@ -50,6 +52,7 @@ class Record:
   accepted: int
   truncated: bool
   seed: int
+  lossless: bool = True
   trace: tuple[Iteration, ...] | None = None
 
   @property
@@ -74,12 +77,18 @@ class Result:
   Attributes:
     records: `num_decodes` per input, next to each other, by increasing score.
     settings: of the run.
-    lossless: the outputs follow the target's own distribution.
+    costs: what automatic gamma went by; None with a fixed one. The same costs and
+      settings give the same outputs again.
   """
 
   records: tuple[Record, ...]
   settings: Settings
-  lossless: bool = True
+  costs: Costs | None = None
+
+  @property
+  def lossless(self) -> bool:
+    """The outputs follow the target's own distribution: all do but a lenient verifier's."""
+    return self.settings.lossless
 
   @property
   def best(self) -> tuple[Record, ...]:
@@ -162,12 +171,13 @@ class Result:
 
   def __str__(self) -> str:
     return summary(len(self.records), self.tokens, self.target_calls, self.tested,
-                   self.accepted)
+                   self.accepted, self.lossless)
 
 
-def summary(outputs: int, tokens: int, target_calls: int, tested: int, accepted: int) -> str:
+def summary(outputs: int, tokens: int, target_calls: int, tested: int, accepted: int,
+            lossless: bool = True) -> str:
   """The totals of a run in one line."""
   alpha = f"alpha {accepted / tested:.3f}" if tested else "no drafts"
   per_call = tokens / target_calls if target_calls else 0.0
   return (f"{outputs} output{'s' * (outputs != 1)}, {tokens} tokens in {target_calls} target "
-          f"calls ({per_call:.2f} per call, {alpha})")
+          f"calls ({per_call:.2f} per call, {alpha})" + ("" if lossless else "; NOT lossless"))

@@ -1,5 +1,7 @@
 """A batch on the device: started, run on, fetched."""
 
+import dataclasses
+import time
 from typing import Any
 
 import jax
@@ -10,18 +12,44 @@ from specdec.core import loop
 from specdec.core import rules as rules_lib
 from specdec.core import state as state_lib
 from specdec.core.state import Exits
+from specdec.core.state import Method
 from specdec.engine import precision
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import power_of_two
 from specdec.engine.models import make_source
+from specdec.engine.pace import Auto
+from specdec.engine.pace import Counts
+from specdec.engine.pace import Fixed
+from specdec.engine.pace import Pace
+from specdec.engine.pace import Segment
+from specdec.engine.pace import Watched
 from specdec.types import Rules
 from specdec.types import Source
+from specdec.types import Status
 
 _ALWAYS = 2**30
 # Ids that end rows and forbidden ids are padded to multiples of this, so that their
 # number seldom asks for another program.
 _LISTED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+  """What a segment was and took: `iterations` of the program of `size`, in `seconds`."""
+
+  size: int
+  iterations: int
+  seconds: float
+
+
+def make_pace(job: Job, rows: int) -> Pace:
+  """The pace that a job asks for; see `engine.pace`."""
+  settings = job.settings
+  if not job.largest_gamma:
+    return Fixed(0, rows)
+  pace = Auto(job.costs, rows) if settings.paced else Fixed(settings.gamma, rows)
+  return Watched(pace) if job.pair.drafter.drafter.abstains else pace
 
 
 class Run:
@@ -30,29 +58,48 @@ class Run:
   Args:
     job: what is decoded, and how.
     batch: which of its inputs.
+    pace: decides how many tokens to draft; by default what the job's settings ask for.
+    watchful: wait after every segment and keep what it took in `segments`.
+
+  Attributes:
+    segments: of a watchful run, what was run so far.
   """
 
-  def __init__(self, job: Job, batch: Batch):
+  def __init__(self, job: Job, batch: Batch, pace: Pace | None = None, watchful: bool = False):
     self.job, self.batch = job, batch
-    settings, pair = job.settings, job.pair
-    gamma, copies = settings.effective_gamma, settings.num_decodes
+    settings, pair, copies = job.settings, job.pair, job.settings.num_decodes
     rows, used = batch.size * copies, len(batch.example_ids)
     self.rows_used = used * copies
-    self._method = pair.method(gamma, trace=job.trace)
-    self._weights = pair.weights(gamma)
+    self.segments: list[Timed] = []
+    self._watchful = watchful
+    self._pace = pace or make_pace(job, rows)
+    # Several sizes share the shapes of the largest.
+    self._gamma = largest = job.largest_gamma
+    self._abstains = largest > 0 and pair.drafter.drafter.abstains
+    self._weights = pair.weights(with_drafter=largest > 0)
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
     width = power_of_two(max(len(e.ids) for e in encoded), 16)
-    source = make_source([e.ids for e in encoded], width=width, rows=batch.size)
-    capacity = state_lib.capacity_for(settings.max_decode_len, gamma)
+    source = make_source([e.ids for e in encoded], width=width, rows=batch.size,
+                         begin=[e.begin for e in encoded])
+    self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
     examples = np.repeat(np.pad(batch.example_ids, (0, batch.size - used)), copies)
     with self._precision():
       row_keys = _row_keys(np.uint32(settings.seed), examples.astype(np.uint32),
                            np.tile(np.arange(copies, dtype=np.uint32), batch.size))
+      prompt = _prompt([e.prompt for e in encoded], batch.size, copies, self._capacity)
       self._state = loop.start(
-          self._method, self._weights, source,
-          _prompt([e.prompt for e in encoded], batch.size, copies, capacity), row_keys,
-          np.arange(rows) < self.rows_used, capacity, copies)
+          self._method(largest), self._weights, source, prompt, row_keys,
+          np.arange(rows) < self.rows_used, self._capacity, copies)
+    self._level = np.asarray(prompt.length)
+    self._lags = False
+
+  def _method(self, gamma: int) -> Method:
+    """The program of one size."""
+    return self.job.pair.method(
+        gamma, trace=self.job.trace, verifier=self.job.settings.verifier,
+        watch=self._abstains and not isinstance(self._pace, Fixed),
+        with_drafter=self._gamma > 0)
 
   def _make_rules(self, rows: int) -> Rules:
     settings, count = self.job.settings, len(self.job.encoded)
@@ -63,23 +110,75 @@ class Run:
       return np.pad(values, (0, rows - len(values)))
 
     # A row that only fills the batch asks for nothing: a penalty of 1, not 0.
-    penalty = np.where(np.arange(rows) < self.rows_used, column("repetition_penalty"), 1.0)
+    filled = lambda name: np.where(np.arange(rows) < self.rows_used, column(name), 1.0)
     return Rules(
         rules_lib.sampling(rows, column("temperature"), column("top_k"), column("top_p")),
         rules_lib.limits(rows, settings.max_decode_len, self.job.eos_ids,
                          column("min_decode_len"), size=_LISTED),
-        rules_lib.controls(rows, penalty, column("no_repeat_ngram_size"), settings.forbidden,
-                           self.job.logits_fn, size=_LISTED),
-        rules_lib.speculation(rows))
+        rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"),
+                           settings.forbidden, self.job.logits_fn, size=_LISTED),
+        rules_lib.speculation(rows, confidence=column("confidence"),
+                              lenience=filled("lenience")))
 
   def _precision(self):
     return precision.matmul_precision(self.job.pair.target.config.dtype)
 
   def advance(self, max_iterations: int = _ALWAYS) -> None:
-    """Goes on until every row has ended, or for so many iterations. Does not wait."""
+    """Goes on until every row has ended, or for so many iterations.
+
+    Does not wait where a single segment will do, as one gamma from beginning to end is.
+    """
+    if isinstance(self._pace, Fixed) and not self._watchful:
+      self._go(self._pace.next(), max_iterations)
+      return
+    end = int(self._state.iterations) + max_iterations
+    while True:
+      segment = self._pace.next()
+      now = int(self._state.iterations)
+      begin = time.perf_counter()
+      self._go(segment, min(segment.iterations, end - now))
+      counts = self._counts()
+      if self._watchful:
+        self.segments.append(Timed(segment.size, counts.iterations - now,
+                                   time.perf_counter() - begin))
+      self._pace.observe(counts)
+      if not counts.running.any() or counts.iterations >= end:
+        return
+
+  def _go(self, segment: Segment, iterations: int) -> None:
+    """Runs the program of a segment's size."""
+    rules = self._rules.replace(
+        speculation=self._rules.speculation.replace(gamma=segment.gamma))
+    exits = Exits(np.int32(iterations), np.int32(_ALWAYS))
     with self._precision():
-      self._state = loop.run(self._method, self._weights, self._state, self._rules,
-                             Exits(np.int32(max_iterations), np.int32(_ALWAYS)))
+      if segment.size and self._lags:
+        self._catch_up()
+      self._state = loop.run(self._method(segment.size), self._weights, self._state, rules, exits)
+    if not segment.size and not self._lags and self._gamma and not self._abstains:
+      self._lags = True
+
+  def _catch_up(self) -> None:
+    """Brings the drafter level with what the target said without it."""
+    length = np.asarray(self._state.length)
+    # What it had not been fed when it was left out comes on top: two tokens at most.
+    missed = int((length - self._level).max()) + 2
+    width = min(power_of_two(missed, 4), self._capacity)
+    self._state = loop.catch_up(self._method(self._gamma), self._weights, self._state, width)
+    self._lags = False
+
+  def _counts(self) -> Counts:
+    s = self._state
+    found = jax.device_get({
+        "status": s.status, "tested": s.stats.tested, "accepted": s.stats.accepted,
+        "iterations": s.iterations, "drafting": s.drafting, "length": s.length})
+    if not self._lags:
+      self._level = found["length"]
+    return Counts(found["status"] == Status.RUNNING, found["tested"], found["accepted"],
+                  int(found["iterations"]), bool(found["drafting"]))
+
+  def wait(self) -> None:
+    """Until what was asked for is done."""
+    jax.block_until_ready(self._state)
 
   def tokens(self) -> dict[str, np.ndarray]:
     """`ids` [B, T], `length` and `status` [B] so far, in one copy."""

@@ -9,10 +9,16 @@ import numpy as np
 from specdec.errors import SpecdecError
 
 MODES = ("speculative", "plain")
+# Names of `core.verify.VERIFIERS`, which would import jax.
+VERIFIERS = ("token", "block", "lenient", "coupled")
+MAX_GAMMA = 64
+AUTO = "auto"
+# The most that is drafted when gamma is paced by what is accepted.
+AUTO_MAX_GAMMA = 8
 
 # Settings that take one value, or one per input.
 PER_ROW = ("temperature", "top_k", "top_p", "min_decode_len", "repetition_penalty",
-           "no_repeat_ngram_size")
+           "no_repeat_ngram_size", "confidence", "lenience")
 
 # Far above anything sensible, and low enough that differences between logits survive
 # the division in float32: beyond some 1e37 they would flush to zero and all tie.
@@ -25,7 +31,14 @@ class Settings:
 
   Attributes:
     mode: "speculative", or "plain" for the target alone.
-    gamma: tokens drafted per target call; 0 is plain decoding.
+    gamma: tokens drafted per target call; 0 is plain decoding, "auto" picks as it goes.
+    verifier: which drafted tokens stand. "token" is the paper's rule; "block" accepts more
+      and is as lossless; "coupled" gives the same ids whatever drafts, plain decoding
+      included; "lenient" accepts more than the target would, and is NOT lossless.
+    lenience: the paper's l in (0, 1], for the lenient verifier alone: no token becomes more
+      than 1 / l times as likely. A number, or one per input.
+    confidence: stop a draft where the drafter gives its likeliest token less than this; 0 is
+      off. Likewise.
     temperature: 1e-4 and below is greedy. A number, or one per input.
     top_k: keep the k likeliest tokens, ties included; 0 is off. Likewise.
     top_p: keep the likeliest tokens of this joint mass; 0 is off. Likewise.
@@ -54,7 +67,7 @@ class Settings:
   """
 
   mode: str = "speculative"
-  gamma: int = 4
+  gamma: int | str = 4
   temperature: float | Sequence[float] = 0.0
   top_k: int | Sequence[int] = 0
   top_p: float | Sequence[float] = 0.0
@@ -70,11 +83,18 @@ class Settings:
   rescale_log_probs: bool = False
   max_source_len: int = 512
   strict_length: bool = False
+  verifier: str = "token"
+  lenience: float | Sequence[float] = 1.0
+  confidence: float | Sequence[float] = 0.0
 
   def __post_init__(self):
     if self.mode not in MODES:
       raise SpecdecError(f"mode is {self.mode!r}; expected one of {', '.join(MODES)}")
-    whole("gamma", self.gamma, 0, 64, "0 is plain decoding")
+    if self.verifier not in VERIFIERS:
+      raise SpecdecError(f"verifier is {self.verifier!r}; expected one of "
+                         f"{', '.join(VERIFIERS)}")
+    if not isinstance(self.gamma, str) or self.gamma != AUTO:
+      whole("gamma", self.gamma, 0, MAX_GAMMA, "0 is plain decoding", f" or {AUTO!r}")
     whole("max_decode_len", self.max_decode_len, 1, 2**20)
     whole("max_source_len", self.max_source_len, 2, 2**20)
     whole("batch_size", self.batch_size, 1, 2**16)
@@ -90,6 +110,14 @@ class Settings:
          "a number from 1e-6 to 1e6, 1 for none")
     each("no_repeat_ngram_size", self.no_repeat_ngram_size, int, lambda n: 0 <= n <= 1024,
          "an integer from 0 (off) to 1024")
+    each("confidence", self.confidence, float, lambda c: 0 <= c <= 1,
+         "a number from 0 (off) to 1")
+    # In float32, where its logarithm is taken.
+    each("lenience", self.lenience, float, lambda x: 1e-30 <= x <= 1,
+         "a number above 0, up to 1 (none)")
+    if self.verifier != "lenient" and not np.all(np.asarray(self.lenience) == 1):
+      raise SpecdecError(f"lenience is {self.lenience!r} and the verifier {self.verifier!r}, "
+                         "which knows no lenience; expected the verifier lenient, or drop it")
     whole("num_decodes", self.num_decodes, 1, 4096)
     if self.eos_ids is not None:
       for i in _listed("eos_ids", self.eos_ids):
@@ -106,8 +134,20 @@ class Settings:
 
   @property
   def effective_gamma(self) -> int:
-    """Gamma, or 0 in plain mode."""
-    return 0 if self.mode == "plain" else self.gamma
+    """The most tokens drafted per target call, which buffers go by: 0 in plain mode."""
+    if self.mode == "plain":
+      return 0
+    return AUTO_MAX_GAMMA if self.gamma == AUTO else self.gamma
+
+  @property
+  def paced(self) -> bool:
+    """Whether gamma is picked as it goes; `effective_gamma` is its bound."""
+    return self.mode != "plain" and self.gamma == AUTO
+
+  @property
+  def lossless(self) -> bool:
+    """Whether outputs follow the target's own distribution."""
+    return self.verifier != "lenient" or self.effective_gamma == 0
 
   @property
   def forbidden(self) -> list[tuple[int, int, int]]:
@@ -148,14 +188,15 @@ def _plain(value: Any) -> Any:
   """Numbers and (nested) sequences of numbers as Python numbers and tuples."""
   if hasattr(value, "tolist"):  # Arrays and scalars of NumPy and jax.
     value = value.tolist()
-  return tuple(map(_plain, value)) if isinstance(value, Sequence) else value
+  listed = isinstance(value, Sequence) and not isinstance(value, str)
+  return tuple(map(_plain, value)) if listed else value
 
 
-def whole(name: str, value: Any, low: int, high: int, hint: str = "") -> None:
-  """Checks an integer setting."""
+def whole(name: str, value: Any, low: int, high: int, hint: str = "", other: str = "") -> None:
+  """Checks an integer setting; `hint` and what `other` values there are go into the message."""
   integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
   if not integer or not low <= value <= high:
-    raise SpecdecError(f"{name} is {value!r}; expected an integer from {low} to {high}"
+    raise SpecdecError(f"{name} is {value!r}; expected an integer from {low} to {high}{other}"
                        + (f" ({hint})" if hint else ""))
 
 

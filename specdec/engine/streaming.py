@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from specdec.engine import calibrate
 from specdec.engine import generate
+from specdec.engine.costs import Costs
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import from_texts
 from specdec.engine.job import plan
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.run import Run
 from specdec.types import Status
@@ -40,7 +42,7 @@ class Piece:
 
 def stream(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
            prompt: Any = None, logits_fn: Any = None, trace: bool = False,
-           **settings: Any) -> Iterator[Piece]:
+           costs: Costs | None = None, **settings: Any) -> Iterator[Piece]:
   """Decodes as `generate` does and yields text after every iteration.
 
   Inputs are taken `batch_size` at a time in their order; the pieces of inputs that
@@ -53,6 +55,7 @@ def stream(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
     prompt: what every output begins with; it is part of the first piece.
     logits_fn: a hook.
     trace: keep each iteration.
+    costs: for `gamma="auto"`.
     **settings: fields of `Settings`.
 
   Raises:
@@ -64,7 +67,8 @@ def stream(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
   >>> "".join(piece.text for piece in pieces) == pieces[-1].record.output
   True
   """
-  job = from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, trace=trace)
+  job = calibrate.ready(from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn,
+                                   trace=trace, costs=costs))
   batches = [batch for window in plan(job, in_order=True) for batch in window]
   return (piece for batch in batches for piece in _batch(job, batch))
 

@@ -17,8 +17,8 @@ import sentencepiece
 
 from specdec.checkpoints import bundle as bundle_lib
 from specdec.data.vocabulary import Vocabulary
-from specdec.engine.models import Pair
 from specdec.engine.models import make_model
+from specdec.engine.pairs import Pair
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5
 

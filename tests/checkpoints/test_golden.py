@@ -11,7 +11,7 @@ import pytest
 import specdec
 from specdec.data.ids_only import IdsOnly
 from specdec.engine import models
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.testing import numpy_t5
 from specdec.testing import tiny
 from tests.checkpoints import t5x_data

@@ -10,7 +10,7 @@ import specdec
 from specdec.checkpoints import detect
 from specdec.checkpoints import hf_write
 from specdec.engine import convert
-from specdec.engine.models import Pair
+from specdec.engine.pairs import Pair
 from specdec.errors import SpecdecError
 from tests.checkpoints import t5x_data
 

@@ -15,12 +15,16 @@ def saved_pair(tmp_path_factory):
 @pytest.fixture
 def memory_pair(monkeypatch):
   """Makes `--pair=tiny` the pair in memory, which spares reading it every time."""
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  real = models.load_pair
-  monkeypatch.setattr(models, "find_pair", lambda pair: pair)
-  monkeypatch.setattr(models, "load_pair", lambda pair, dtype=None: (
-      tiny.pair() if pair == "tiny" else real(pair, dtype)))
+  real = pairs.load_pair
+  def load_pair(pair, dtype=None, *, drafter=None, **named):
+    if pair != "tiny":
+      return real(pair, dtype, drafter=drafter, **named)
+    return tiny.pair() if drafter is None else tiny.pair().with_drafter(drafter)
+
+  monkeypatch.setattr(pairs, "check_pair", lambda pair, **named: None)
+  monkeypatch.setattr(pairs, "load_pair", load_pair)
   return tiny.pair()
 
 
@@ -31,19 +35,4 @@ def generate(memory_pair, capsys):
     code = run(["generate", "--pair=tiny", "--task=none", *args])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
-  return call
-
-
-@pytest.fixture
-def mistake(capsys):
-  """Runs a command that must fail as a user's mistake; returns its one line."""
-  def call(*args):
-    code = run(list(args))
-    captured = capsys.readouterr()
-    assert code == 2
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1 and captured.err.endswith("\n"), captured.err
-    assert captured.err.startswith("specdec: ")
-    assert "Traceback" not in captured.err
-    return captured.err
   return call

@@ -9,6 +9,7 @@ import pytest
 from specdec.checkpoints import detect
 from specdec.cli.main import run
 from specdec.engine import models
+from specdec.engine import pairs
 from specdec.testing import tiny
 
 
@@ -90,7 +91,7 @@ def test_a_pair_of_two_models(saved_pair, specdec, mistake, tmp_path):
   assert out == wanted
   for args, words in (
       ([f"--target={target}"], "--target needs --drafter"),
-      ([f"--drafter={target}"], "--drafter needs --target"),
+      ([f"--drafter={target}"], "different vocabularies"),
       ([f"--target={target}", f"--drafter={drafter}", "--pair=demo"],
        "--pair does not go with --target")):
     assert words in mistake("generate", *args, *texts)
@@ -103,8 +104,8 @@ def test_a_pair_file_names_models_of_any_layout(saved_pair, specdec, tmp_path):
   about = json.loads((folder / "pair.json").read_text())
   (folder / "pair.json").write_text(json.dumps(
       {**about, "drafter": "drafter_hf", "target": f"{saved_pair}/target"}))
-  pair = models.load_pair(folder)
+  pair = pairs.load_pair(folder)
   assert pair.drafter.name.endswith("drafter_hf") and pair.tasks == about["tasks"]
   np.testing.assert_array_equal(
       *[next(iter(model.weights["decoder"]["logits_dense"].values())) for model in (
-          pair.drafter, models.load_model(f"{saved_pair}/drafter"))])
+          pair.drafter.model, models.load_model(f"{saved_pair}/drafter"))])

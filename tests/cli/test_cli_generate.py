@@ -72,7 +72,20 @@ def test_records_have_every_field(generate, expected, tmp_path):
   assert set(_records(path)[0]) == {
       "index", "sample", "input", "output", "output_ids", "prompt_tokens", "score",
       "adjusted_score", "status", "target_calls", "drafted", "tested", "accepted", "truncated",
-      "seed"}
+      "seed", "lossless"}
+
+
+def test_a_drafter_changes_counts_and_no_outputs(generate, expected):
+  code, out, err = generate("--drafter=copy:min_match=0", *TEXTS)
+  assert code == 0 and out.splitlines() == expected.texts
+  assert "NOT lossless" not in err
+  assert err.split(" in ")[0] == f"{expected}".split(" in ")[0]
+
+
+def test_lenient_outputs_say_so(generate):
+  code, out, err = generate("--verifier=lenient", "--lenience=0.01", "--output_file=-", *TEXTS)
+  assert code == 0 and "; NOT lossless" in err
+  assert not any(json.loads(line)["lossless"] for line in out.splitlines())
 
 
 def test_overwrite_replaces(generate, tmp_path):

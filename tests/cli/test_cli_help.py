@@ -110,7 +110,7 @@ def test_bad_flag_as_a_program():
   done = subprocess.run([sys.executable, "-m", "specdec", "generate", "--gamma=two", "a"],
                         capture_output=True, text=True)
   assert (done.returncode, done.stdout) == (2, "")
-  assert done.stderr == "specdec: --gamma=two; expected an integer\n"
+  assert done.stderr == "specdec: --gamma=two; expected an integer or auto\n"
 
 
 def test_closed_pipe_ends_quietly():

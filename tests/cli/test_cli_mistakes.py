@@ -18,7 +18,20 @@ from specdec.cli.main import run
 @pytest.mark.parametrize("flag, expected", [
     ("--gamma=-1", "gamma is -1; expected an integer from 0 to 64"),
     ("--gamma=65", "gamma is 65"),
-    ("--gamma=two", "--gamma=two; expected an integer"),
+    ("--gamma=two", "--gamma=two; expected an integer or auto"),
+    ("--verifier=lossy", "--verifier=lossy; expected one of token, block, lenient, coupled"),
+    ("--lenience=0.5", "lenience is 0.5 and the verifier 'token', which knows no lenience"),
+    ("--lenience=0", "lenience is 0; expected a number above 0, up to 1"),
+    ("--confidence=2", "confidence is 2; expected a number from 0 (off) to 1"),
+    ("--drafter=bigrm", "there is no drafter 'bigrm'; did you mean bigram?"),
+    ("--drafter=", "the drafter '' is empty"),
+    ("--drafter=copy:max_mach=2", "did you mean max_match?"),
+    ("--drafter=copy:max_match=99", "option max_match of copy is 99; expected an integer from 1"),
+    ("--drafter=drafter+drafter", "drafter is drafter once more"),
+    ("--drafter=drafter+copy", "copy is the copy drafter and cannot be drafted for"),
+    ("--drafter=drafter:gamma=3", "--gamma=3"),
+    ("--drafter=./nowhere", "there is no folder ./nowhere"),
+    ("--target=x", "--target needs --drafter: copy, uniform, or a model"),
     ("--gamma=1.5", "--gamma=1.5; expected an integer"),
     ("--gamma=", "--gamma=; expected an integer"),
     ("--temperature=-0.1", "temperature is -0.1; expected a finite number from 0"),
@@ -66,6 +79,7 @@ def test_bad_flag(mistake, flag, expected):
     (["--mode=plain"], "--compare does not go with --mode"),
     (["--mode=speculative"], "--compare does not go with --mode"),
     (["--output_file=x"], "--compare does not go with --output_file"),
+    (["--drafter=copy+"], "has an empty part"),
     (["--gamma=0"], "--compare needs a gamma of 1 or more"),
     (["--repeats=0"], "repeats is 0"),
     (["--compare_json=-"], "expected the name of a file"),
@@ -148,11 +162,12 @@ def test_input_that_is_not_utf8_names_the_line(mistake, tmp_path, monkeypatch):
 def no_loading(monkeypatch):
   """Fails the test when a model is about to be loaded."""
   from specdec.engine import models
+  from specdec.engine import pairs
 
   def fail(*args):
     pytest.fail("a model was loaded before the mistake was noticed")
   monkeypatch.setattr(models, "load_model", fail)
-  monkeypatch.setattr(models, "load_pair", fail)
+  monkeypatch.setattr(pairs, "load_pair", fail)
 
 
 @pytest.mark.parametrize("flag", ["--output_file", "--compare_json"])
@@ -187,9 +202,9 @@ def test_failing_later_leaves_output_files_as_they_were(mistake, tmp_path):
 
 
 def test_unknown_pair_lists_what_exists(mistake, monkeypatch):
-  from specdec.engine import models
+  from specdec.engine import pairs
 
-  monkeypatch.setattr(models, "pair_names", lambda: ["demo", "other"])
+  monkeypatch.setattr(pairs, "pair_names", lambda: ["demo", "other"])
   assert ("there is no pair 'nowhere'; expected a name (demo, other) or a folder"
           in mistake("generate", "--pair=nowhere", "A dog."))
   for name in ("", "x" * 300, "a\0b"):

@@ -156,7 +156,7 @@ def test_joint_law_where_the_drafter_must_be_confident(verifier):
   assert goodness.p_value(*toy.fits(state, TARGET, KINDS, chosen, EOS, LENGTH)) > RIGHT
   per_call = np.asarray(state.stats.drafted / state.stats.target_calls)
   drafted = per_call.reshape(-1, 4, 2).mean((0, 2))
-  assert (drafted <= [3, 3, 2, 1]).all() and drafted[0] > drafted[1] > drafted[2] > 0.1
+  assert (drafted <= [3, 3, 2, 1]).all() and drafted[0] > drafted[2] > 0.1
 
 
 def test_block_verification_accepts_more():
@@ -213,7 +213,7 @@ CONTROLS = {
         SCORER, DRAFTER, 2, broken.SharedNoise(Role.RESIDUAL)),
     "noise of draft and bonus shared": Method(SCORER, DRAFTER, 2, broken.SharedNoise(Role.BONUS)),
     "block: noise by position": Method(SCORER, DRAFTER, 2, broken.PositionKeyedBlocks()),
-    "block: residual of single tokens": Method(SCORER, DRAFTER, 2, broken.TokenwiseResidual()),
+    "block: residual of single tokens": Method(SCORER, DRAFTER, 4, broken.TokenwiseResidual()),
     "lenient": Method(SCORER, DRAFTER, 2, LenientVerifier()),
     "unlikely draws dropped": Method(SCORER, broken.DropsUnlikelyDraws(SCORER, V), 2),
     "rejected token left in the cache": Method(broken.RollsBackTooLittle(V), DRAFTER, 2),

@@ -74,9 +74,10 @@ def test_rows_can_be_refilled():
   rows = jnp.asarray(np.concatenate([free, np.full(BATCH - len(free), BATCH)]))
   order = jnp.asarray(np.concatenate([free, np.flatnonzero(np.asarray(first.running))]))
   insert = lambda old, new: scorer.insert(old, rows, _pick(new, order))
-  refilled = jax.tree.map(insert, first.replace(iterations=jnp.zeros(BATCH, int)),
-                          fresh.replace(iterations=jnp.zeros(BATCH, int)))
-  refilled = refilled.replace(iterations=first.iterations)
+  scalars = {"iterations": first.iterations, "drafting": first.drafting}
+  columns = dict.fromkeys(scalars, jnp.zeros(BATCH, int))
+  refilled = jax.tree.map(insert, first.replace(**columns), fresh.replace(**columns))
+  refilled = refilled.replace(**scalars)
   end = loop.run(method, PAIR, refilled, rules, toy.exits())
   kept = np.setdiff1d(np.arange(BATCH), free)
   _assert_rows(end, free, toy.decode(method, PAIR, settings=MIXED, max_len=RAGGED, eos=EOS,

@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 
 import specdec
-from specdec.engine import models
+from specdec.engine import pairs
 from specdec.training import corrupt
 
 DATA = pathlib.Path(__file__).parents[3] / "shared" / "data" / "multi30k"
@@ -99,7 +99,7 @@ def test_corrections(pair):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("gamma", [3, 7])
 def test_a_drafter_that_is_the_target_is_always_accepted(pair, gamma, temperature):
-  perfect = models.Pair("perfect", pair.target, pair.target, pair.tasks)
+  perfect = pairs.Pair("perfect", pair.target, pair.target, pair.tasks)
   result = specdec.generate(perfect, OWN[:2], gamma=gamma, temperature=temperature,
                             max_decode_len=256, eos_ids=())
   assert result.tested == result.accepted
@@ -109,7 +109,7 @@ def test_a_drafter_that_is_the_target_is_always_accepted(pair, gamma, temperatur
 
 
 def test_the_model_card_states_what_was_measured(pair):
-  folder = models.ASSETS / "demo"
+  folder = pairs.ASSETS / "demo"
   card = (folder / "README.md").read_text(encoding="utf-8")
   measured = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
   for row in measured["results"]:

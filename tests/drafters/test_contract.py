@@ -25,7 +25,7 @@ def toy(drafter_type=TransformerDrafter, width: int = V) -> contract.Subject:
 
 
 def t5() -> contract.Subject:
-  model = tiny.pair().drafter
+  model = tiny.pair().drafter.model
   ids = np.array([5, 9, 12, 1], np.int32)
   return contract.Subject(
       TransformerDrafter(model.scorer, model.config.vocab_size), model.weights,

@@ -20,7 +20,7 @@ ROWS = [[5, 9, 12, 1], [7, 1], [20, 21, 22, 23, 24, 25, 1]]
 
 
 def start(pair, gamma, rows=ROWS):
-  method, weights = pair.method(gamma), pair.weights(gamma)
+  method, weights = pair.method(gamma), pair.weights(gamma > 0)
   batch = len(rows)
   state = loop.start(
       method, weights, make_source(rows, width=8), Source(
@@ -53,7 +53,7 @@ def test_every_valid_slot_is_that_of_a_fresh_pass(rows, temperature):
     seen |= set((np.asarray(state.stats.accepted) - before).tolist())
     length = np.asarray(state.length)
     for model, cache, lag in ((pair.target, state.target_cache, 1),
-                              (pair.drafter, state.draft_state, 2)):
+                              (pair.drafter.model, state.draft_state, 2)):
       wanted = fresh_pass(model.weights, state.ids[:, :MAX_LEN + 1],
                           empty(model.weights, source))
       for row in range(len(rows)):

@@ -64,7 +64,7 @@ def test_saved_pair_is_the_pair(pair, tmp_path):
   assert loaded.target.num_params == pair.target.num_params
   for role in ("target", "drafter"):
     jax.tree.map(np.testing.assert_array_equal,
-                 getattr(loaded, role).weights, getattr(pair, role).weights)
+                 getattr(loaded.weights(), role), getattr(pair.weights(), role))
 
 
 def test_vocabularies_must_be_equal(pair):
@@ -72,7 +72,7 @@ def test_vocabularies_must_be_equal(pair):
 
   other = Vocabulary(tiny.train_vocabulary(tiny.SENTENCES, 100))
   with pytest.raises(specdec.SpecdecError, match="different vocabularies"):
-    dataclasses.replace(pair, drafter=dataclasses.replace(pair.drafter, vocabulary=other))
+    dataclasses.replace(pair, drafter=dataclasses.replace(pair.drafter.model, vocabulary=other))
 
 
 def test_unknown_pair():

@@ -287,11 +287,16 @@ class T5(nn.Module):
       decoder_ids: int [B, T], beginning with the start id.
       deterministic: False draws dropout.
     """
+    return self.logits_of(self.hidden(encoder_ids, encoder_mask, decoder_ids, deterministic))
+
+  def hidden(self, encoder_ids: Array, encoder_mask: Array, decoder_ids: Array,
+             deterministic: bool = True) -> Array:
+    """Teacher-forced hidden states after the last norm, [B, T, D]."""
     encoded = self.encode(encoder_ids, encoder_mask, deterministic)
     hidden, _ = self.decoder(self.embed(decoder_ids), self.cross_kv(encoded),
                              encoder_mask[:, None, None, :],
                              deterministic=deterministic)
-    return self.logits_of(hidden)
+    return hidden
 
 
 def _biases(stack: Encoder | Decoder, make: Callable[[relpos.RelativePositionBias], Array]

@@ -80,3 +80,19 @@ class T5Scorer:
   def logits(self, weights: PyTree, source: Source, decoder_ids: Array) -> Array:
     """Teacher-forced logits, float32 [B, T, V], of decoder inputs [B, T]."""
     return self._network.apply({"params": weights}, source.ids, source.mask, decoder_ids)
+
+  def embed(self, weights: PyTree, ids: Array) -> Array:
+    """The first layer alone: ids [...] -> [..., D]."""
+    return self._network.apply({"params": weights}, ids, method="embed")
+
+  def output(self, weights: PyTree, hidden: Array) -> Array:
+    """The last layer alone: hidden states [B, G, D] -> logits float32 [B, G, V]."""
+    return self._network.apply({"params": weights}, hidden.astype(self.config.dtype),
+                               method="logits_of")
+
+  def ends(self, weights: PyTree) -> PyTree:
+    """The part of the weights that `embed` and `output` need; the same arrays."""
+    part = {"token_embedder": weights["token_embedder"]}
+    if not self.config.logits_via_embedding:
+      part["decoder"] = {"logits_dense": weights["decoder"]["logits_dense"]}
+    return part
