@@ -140,70 +140,75 @@ def test_a_million_histories_are_found():
   assert expected.count(0) > 1000
 
 
-@pytest.mark.parametrize("temperature, top_k, top_p", [
-    (1.0, 0, 0.0), (0.5, 0, 0.0), (1.7, 2, 0.0), (1.0, 0, 0.6), (0.9, 3, 0.8), (0.0, 0, 0.0)])
-@pytest.mark.parametrize("order", [1, 3])
-def test_q_is_the_oracles(order, temperature, top_k, top_p):
-  it = subject(order)
-  rows = [[0], [0, 2, 3], [0, 7, 7], [0, 3, 5, 6, 2]]
-  _, proposal, _ = contract.propose(it, rows, sampling(4, temperature, top_k, top_p), 3)
-  tokens = np.asarray(proposal.tokens)
-  assert (np.asarray(proposal.num_drafted) == 3).all()
-  histories = [row + tokens[i, :j].tolist() for i, row in enumerate(rows) for j in range(3)]
-  laws = looked_up(it.params, histories)
-  for q, law in zip(np.asarray(proposal.probs).reshape(-1, V), laws):
+def draft(it: contract.Subject, rows, settings, wanted=64, **controls):
+  """Drafts up to three tokens after each of four rows; one program per tables."""
+  assert len(rows) == 4
+  at = contract.context(it, rows, sampling(4, *settings))
+  rules = at.rules.replace(controls=rules_lib.controls(4, size=2, **controls))
+  wanted = jnp.broadcast_to(jnp.asarray(wanted), (4,))
+  proposal, _ = contract._propose(it.drafter, it.params, (), at.replace(
+      rules=rules, wanted=wanted), 3)
+  return jax.tree.map(np.asarray, proposal)
+
+
+def logits_after(it: contract.Subject, histories) -> list[np.ndarray]:
+  """What the tables say after histories, spread over the vocabulary."""
+  out = []
+  for law in looked_up(it.params, histories):
     logits = np.full(V, -np.inf)
     logits[list(law)] = np.log(list(law.values()))
-    np.testing.assert_allclose(q, oracle.distribution(logits, temperature, top_k, top_p), atol=1e-5)
+    out.append(logits)
+  return out
 
 
-def with_controls(at, **controls):
-  return at.replace(rules=at.rules.replace(controls=rules_lib.controls(
-      at.ids.shape[0], **controls)))
+ROWS = [[0], [0, 2, 3], [0, 7, 7], [0, 3, 5, 6, 2, 3, 2]]
+TRIGRAMS = subject(3)
 
 
-def test_controls_act_on_q_as_on_dense_logits():
-  it = subject(3)
-  rows = [[0, 2, 3, 2], [0, 4], [0, 5, 5, 5]]
-  for options, by_oracle in (
-      ({"repetition_penalty": 1.4}, {"penalty": 1.4}),
-      ({"no_repeat_ngram": 2}, {"ngram": 2}),
-      ({"forbidden": [(2, 0, 4), (3, 0, 99)]}, {"forbidden": [(2, 0, 4), (3, 0, 99)]})):
-    at = with_controls(contract.context(it, rows, sampling(3, 1.0)), **options)
-    proposal, _ = contract._propose(it.drafter, it.params, (), at, 3)
-    tokens, drafted = np.asarray(proposal.tokens), np.asarray(proposal.num_drafted)
-    assert drafted.sum() >= 5, options
-    for i, row in enumerate(rows):
-      for j in range(drafted[i]):
-        history = row + tokens[i, :j].tolist()
-        law = looked_up(it.params, [history])[0]
-        logits = np.full(V, -np.inf)
-        logits[list(law)] = np.log(list(law.values()))
-        expected = oracle.distribution(oracle.adjust(logits, history[1:], **by_oracle), 1.0)
-        np.testing.assert_allclose(proposal.probs[i, j], expected, atol=1e-5)
+@pytest.mark.parametrize("settings", [
+    (1.0, 0, 0.0), (0.5, 0, 0.0), (1.7, 2, 0.0), (1.0, 0, 0.6), (0.9, 3, 0.8), (0.0, 0, 0.0)])
+def test_q_is_the_oracles(settings):
+  proposal = draft(TRIGRAMS, ROWS, settings)
+  assert (proposal.num_drafted == 3).all()
+  histories = [row + proposal.tokens[i, :j].tolist() for i, row in enumerate(ROWS)
+               for j in range(3)]
+  for q, logits in zip(proposal.probs.reshape(-1, V), logits_after(TRIGRAMS, histories)):
+    np.testing.assert_allclose(q, oracle.distribution(logits, *settings), atol=1e-5)
+
+
+@pytest.mark.parametrize("options, by_oracle", [
+    ({"repetition_penalty": 1.4}, {"penalty": 1.4}),
+    ({"no_repeat_ngram": 2}, {"ngram": 2}),
+    ({"forbidden": [(2, 0, 4), (3, 0, 99)]}, {"forbidden": [(2, 0, 4), (3, 0, 99)]})])
+def test_controls_act_on_q_as_on_dense_logits(options, by_oracle):
+  proposal = draft(TRIGRAMS, ROWS, (1.0,), **options)
+  usual = draft(TRIGRAMS, ROWS, (1.0,))
+  assert proposal.num_drafted.sum() >= 6
+  assert not np.allclose(proposal.probs, usual.probs), "the control changes nothing here"
+  for i, row in enumerate(ROWS):
+    for j in range(proposal.num_drafted[i]):
+      history = row + proposal.tokens[i, :j].tolist()
+      logits = oracle.adjust(logits_after(TRIGRAMS, [history])[0], history[1:], **by_oracle)
+      np.testing.assert_allclose(proposal.probs[i, j], oracle.distribution(logits, 1.0), atol=1e-5)
+
+
+CHAIN = subject(2, [[2, 3, 4, 5, 1]] * 3)
 
 
 def test_a_row_stops_where_all_its_candidates_are_forbidden():
   """2 is followed by 3 alone and 3 by 4 alone, so without 4 the draft ends after 3."""
-  it = subject(2, [[2, 3, 4, 5, 1]] * 3)
-  rows = [[0, 2], [0, 3], [0]]
-  at = with_controls(contract.context(it, rows, sampling(3, [0.0, 1.0, 1.0])),
-                     forbidden=[(4, 0, 99)])
-  proposal, _ = contract._propose(it.drafter, it.params, (), at, 4)
-  assert np.asarray(proposal.num_drafted).tolist() == [1, 0, 2]
-  assert np.asarray(proposal.tokens)[2, :2].tolist() == [2, 3]
-  free = contract.context(it, rows, sampling(3, 1.0))
-  proposal, _ = contract._propose(it.drafter, it.params, (), free, 4)
-  assert np.asarray(proposal.num_drafted).tolist() == [4, 4, 4]
+  rows = [[0, 2], [0, 3], [0], [0, 2]]
+  temperature = np.array([0.0, 1.0, 1.0, 1.0])
+  proposal = draft(CHAIN, rows, (temperature,), forbidden=[(4, 0, 99)])
+  assert proposal.num_drafted.tolist() == [1, 0, 2, 1]
+  assert proposal.tokens[2, :2].tolist() == [2, 3]
+  assert draft(CHAIN, rows, (temperature,)).num_drafted.tolist() == [3, 3, 3, 3]
 
 
 def test_nothing_is_drafted_beyond_what_some_row_wants():
-  it = subject(2)
-  at = contract.context(it, [[0], [0, 2]], sampling(2, 1.0))
-  proposal, _ = contract._propose(it.drafter, it.params, (), at.replace(
-      wanted=jnp.asarray([2, 1])), 4)
-  assert np.asarray(proposal.num_drafted).tolist() == [2, 2]
-  assert not np.asarray(proposal.probs)[:, 2:].any()
+  proposal = draft(CHAIN, [[0], [0, 2], [0], [0]], (1.0,), wanted=[2, 1, 0, 0])
+  assert proposal.num_drafted.tolist() == [2, 2, 2, 2]
+  assert proposal.probs[:, :2].any(-1).all() and not proposal.probs[:, 2:].any()
 
 
 # The loop: tables that were counted from the target's own outputs, as a user would.
@@ -225,43 +230,39 @@ def spoken() -> list[list[int]]:
   return [list(s) for s in toy.sequences(state)]
 
 
-def method(order: int, **options) -> Method:
-  return Method(SCORER, ngram.NgramDrafter(4, order), 3, **options)
-
-
-def pair(order: int, **options) -> Weights:
-  tables = ngrams.count(spoken(), order, 4, **options)
-  return jax.tree.map(jnp.asarray, Weights(TARGET, tables))
-
-
 MIXED = tuple(np.resize(np.repeat(column, 2), BATCH) for column in zip(
     (1.0, 0, 0.0), (0.0, 0, 0.0), (0.7, 3, 0.0), (1.5, 0, 0.9), (1.2, 2, 0.95)))
 CONTROLS = {"repetition_penalty": 1.3, "forbidden": [(2, 0, 2), (3, 4, 5)]}
 
 
-def adjusted(logits, tokens):
-  return oracle.adjust(logits, tokens, penalty=1.3, forbidden=CONTROLS["forbidden"])
+def run(order: int, settings, verifier=None, **controls):
+  """Decodes a batch with tables that miss rare successors: q is 0 where p is not."""
+  method = Method(SCORER, ngram.NgramDrafter(4, order), 3, verifier or TokenVerifier())
+  tables = ngrams.count(spoken(), order, 4, successors=2)
+  weights = jax.tree.map(jnp.asarray, Weights(TARGET, tables))
+  rules = toy.rules(settings, BATCH, LENGTH, (EOS,),
+                    controls=rules_lib.controls(BATCH, size=4, **controls))
+  return loop.run(method, weights, toy.start(method, weights, KINDS, max_len=LENGTH), rules,
+                  toy.exits())
 
 
-@pytest.mark.parametrize("verifier", [TokenVerifier(), BlockVerifier(), CoupledVerifier()])
-@pytest.mark.parametrize("order, controls", [(2, None), (3, CONTROLS)])
-def test_joint_law(order, controls, verifier):
-  """32768 rows of mixed settings; the tables miss rare successors, so q is 0 where p is not."""
-  chosen, weights = sampling(BATCH, *MIXED), pair(order, successors=2)
-  kinds = KINDS
-  run = method(order, verifier=verifier)
-  state = toy.start(run, weights, kinds, max_len=LENGTH)
-  options = controls and {"controls": rules_lib.controls(BATCH, size=4, **controls)}
-  rules = toy.rules(chosen, BATCH, LENGTH, (EOS,), **(options or {}))
-  state = loop.run(run, weights, state, rules, toy.exits())
-  fits = toy.fits(state, TARGET, kinds, chosen, EOS, LENGTH, adjust=controls and adjusted)
+@pytest.mark.parametrize("order, verifier, controls", [
+    (2, TokenVerifier(), {}), (2, BlockVerifier(), {}), (3, TokenVerifier(), CONTROLS),
+    (3, BlockVerifier(), CONTROLS), (3, CoupledVerifier(), {})])
+def test_joint_law(order, verifier, controls):
+  """Of 32768 rows with mixed settings."""
+  chosen = sampling(BATCH, *MIXED)
+  state = run(order, chosen, verifier, **controls)
+  adjust = lambda logits, tokens: oracle.adjust(logits, tokens, penalty=1.3,
+                                                forbidden=CONTROLS["forbidden"])
+  fits = toy.fits(state, TARGET, KINDS, chosen, EOS, LENGTH, adjust=adjust if controls else None)
   assert goodness.p_value(*fits) > 1e-4
   assert np.asarray(state.stats.accepted).sum() > BATCH / 2
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [2, 3])
 def test_greedy_output_is_plain_output(order):
-  """Ragged limits, EOS inside of drafts, controls on for some rows; ids alone may not tell."""
+  """Ragged limits, EOS inside of drafts, controls on for some rows."""
   kinds = np.arange(8) % 4
   target = markov.random_weights(0, 12, kinds=4)
   scorer = markov.MarkovScorer(12)
@@ -275,15 +276,13 @@ def test_greedy_output_is_plain_output(order):
                      weights.replace(drafter=on_device(tables)), kinds, **options)
   for name in ("ids", "length", "status"):
     np.testing.assert_array_equal(getattr(found, name), getattr(said, name))
-  assert int(found.stats.accepted.sum()) > 8 or order == 1
+  assert int(found.stats.accepted.sum()) > 8
 
 
-def test_better_tables_are_accepted_more_often():
-  """Unigrams, bigrams, trigrams of a target that looks at two tokens, in this order."""
+def test_longer_histories_are_accepted_more_often():
+  """Of a target that looks at two tokens."""
   alphas = []
   for order in ORDERS:
-    run, weights = method(order), pair(order)
-    state = toy.start(run, weights, KINDS, max_len=LENGTH)
-    state = loop.run(run, weights, state, toy.rules(1.0, BATCH, LENGTH, (EOS,)), toy.exits())
-    alphas.append(float(state.stats.accepted.sum() / state.stats.tested.sum()))
-  assert alphas[0] + 0.05 < alphas[1] < alphas[2] - 0.05, alphas
+    stats = run(order, 1.0).stats
+    alphas.append(float(stats.accepted.sum() / stats.tested.sum()))
+  assert alphas[0] + 0.02 < alphas[1] < alphas[2] - 0.02, alphas
