@@ -6,12 +6,16 @@ import setuptools
 
 README = pathlib.Path(__file__).parent / "README.md"
 
+CONFIGS = {"specdec.configs.t5": "configs/t5", "specdec.configs.paper": "configs/paper"}
+
+PLOTS = ["matplotlib>=3.8"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.
 TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
-    "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", *HF, "transformers>=5", "torch==2.13.0",
+    "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", "transformers>=5", "torch==2.13.0",
+    *HF, *PLOTS,
 ]
 
 setuptools.setup(
@@ -23,10 +27,10 @@ setuptools.setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    # The size tables go along as data, as if they stood in the package.
-    packages=[*setuptools.find_packages(include=["specdec", "specdec.*"]), "specdec.configs.t5"],
-    package_dir={"specdec.configs.t5": "configs/t5"},
-    package_data={"specdec": ["assets/**/*"], "specdec.configs.t5": ["*.json"]},
+    # Size tables and the paper's numbers go along as data, as if they stood in the package.
+    packages=[*setuptools.find_packages(include=["specdec", "specdec.*"]), *CONFIGS],
+    package_dir=CONFIGS,
+    package_data={"specdec": ["assets/**/*"], **{name: ["*.json"] for name in CONFIGS}},
     include_package_data=False,
     install_requires=[
         "jax>=0.10",
@@ -46,7 +50,7 @@ setuptools.setup(
         "seqio": ["seqio>=0.0.20"],
         "hf": HF,
         "torch": ["torch>=2.6"],
-        "plots": ["matplotlib>=3.8"],
+        "plots": PLOTS,
         "bench": ["torch>=2.6", "transformers>=4.50", "ctranslate2>=4.5"],
         "train": ["optax>=0.2.4", "sacrebleu>=2.4"],
         "test": TEST,

@@ -192,8 +192,9 @@ def main(argv):
     write_model(demo / "drafter", DRAFTER, params, vocabulary,
                 f"distilled from demo/target, {_DRAFTER_STEPS.value} steps")
     (demo / "pair.json").write_text(json.dumps({
-        "target": "target", "drafter": "drafter", "tasks": PREFIXES,
-        "max_source_len": 128, "max_decode_len": 128}, indent=2) + "\n", encoding="utf-8")
+        "target": "target", "drafter": "drafter", "drafters": {"bigram": "bigram"},
+        "tasks": PREFIXES, "max_source_len": 128, "max_decode_len": 128},
+        indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import statistics
 from typing import Any
 
+from specdec.analysis import theory
 from specdec.bench import memory
-from specdec.bench import predict
 from specdec.bench import records
 from specdec.bench import runs
 from specdec.bench import timing
@@ -145,11 +145,11 @@ def _speed(workload: Workload, samples: dict[str, list[float]], alphas: Sequence
   relative = timing.ratios(samples[PLAIN], samples[SPECULATIVE])
   table = [{
       "alpha": alpha,
-      "tokens_per_iteration": predict.tokens_per_iteration(alpha, gamma),
-      "paper": predict.speed_up(alpha, gamma, c),
-      "with_verify_ratio": predict.speed_up(alpha, gamma, c, v),
+      "tokens_per_iteration": theory.tokens_per_iteration(alpha, gamma),
+      "paper": theory.speed_up(alpha, gamma, c),
+      "with_verify_ratio": theory.speed_up(alpha, gamma, c, v),
       # Nothing is modelled here but how many tokens an iteration yields.
-      "with_measured_iteration": predict.tokens_per_iteration(alpha, gamma) * relative.median,
+      "with_measured_iteration": theory.tokens_per_iteration(alpha, gamma) * relative.median,
   } for alpha in alphas]
   measured = None
   if not workload.random:

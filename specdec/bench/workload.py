@@ -137,7 +137,8 @@ def from_sizes(target: str, drafter: str, *, gamma: int, batch_size: int, source
     SpecdecError: there is no such size or drafter.
   """
   dtype = dtype or precision.default_dtype()
-  small = None if drafter.partition(":")[0] in drafter_specs.WORDS else sizes.load(drafter)
+  wordy = drafter.partition(":")[0] in drafter_specs.WORDS
+  small = None if wordy else sizes.load(drafter)
   large = sizes.load(target)
   source = random_source(batch_size, source_len, large.vocab_size, seed)
   # What is misspelt is found before any weights are drawn.
@@ -154,8 +155,11 @@ def from_sizes(target: str, drafter: str, *, gamma: int, batch_size: int, source
 
 
 def _without_weights(spec: str, vocab_size: int) -> Drafting:
-  (planned,) = drafter_specs.plan(drafter_specs.parse(spec), drafter_specs.Known())
-  loaded = drafters.without_weights(planned, vocab_size)
+  parts = drafter_specs.plan(drafter_specs.parse(spec), drafter_specs.Known())
+  if len(parts) > 1:
+    raise SpecdecError(f"--drafter_size is {spec!r}; expected a single drafter: a cascade needs a "
+                       "pair of models (--pair, --drafter)")
+  loaded = drafters.without_weights(parts[0], vocab_size)
   return Drafting(loaded.name, loaded.drafter, loaded.params)
 
 

@@ -12,6 +12,7 @@ from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import progress
 from specdec.cli.flags import Flags
+from specdec.cli.lists import numbers
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def make_flags() -> Flags:
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
   batches = check(flags)
-  alphas = _numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
+  alphas = numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
   texts: list[str] = []
   if args or flags.input_file is not None:
     if flags.pair is None:
@@ -116,7 +117,7 @@ def check(flags: Flags) -> list[int]:
   whole("max_decode_len", flags.max_decode_len, 2, 2**16)
   whole("repeats", flags.repeats, 1, 1000)
   whole("seed", flags.seed, 0, 2**32 - 1)
-  batches = _numbers("batch_size", flags.batch_size, int, lambda n: 1 <= n <= 2**16,
+  batches = numbers("batch_size", flags.batch_size, int, lambda n: 1 <= n <= 2**16,
                      "integers from 1 to 65536")
   sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
   if flags.pair is not None and sized:
@@ -132,18 +133,6 @@ def check(flags: Flags) -> list[int]:
 
     pairs.check_pair(flags.pair, drafter=flags.drafter)
   return batches
-
-
-def _numbers(name: str, text: str, kind: type, allowed: Callable[[Any], bool],
-             expected: str) -> list:
-  """Reads a list of numbers, such as `1,2,4`."""
-  try:
-    values = [kind(part) for part in text.split(",")]
-  except ValueError:
-    values = []
-  if not values or not all(map(allowed, values)):
-    raise SpecdecError(f"--{name} is {text!r}; expected {expected}, with commas between them")
-  return values
 
 
 def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[float],

@@ -84,6 +84,20 @@ class Flags:
     """Whether the user typed the flag."""
     return bool(self._values[name].present)
 
+  def fill(self, name: str, value: str) -> None:
+    """Gives a flag that was not typed the value that a file has for it.
+
+    Raises:
+      SpecdecError: it has no such value.
+    """
+    if self.given(name):
+      return
+    try:
+      # Not `parse`, which would mark it as typed.
+      self._values[name].value = self._values[name].parser.parse(value)
+    except ValueError as error:
+      raise SpecdecError(f"{name} is {value!r}; {error}") from None
+
   def group(self, title: str) -> None:
     """Begins a group of the help page; flags defined from now on belong to it."""
     self._groups[title] = []

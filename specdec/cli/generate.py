@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import faults
+from specdec.cli import gin_bindings
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import pairs
@@ -40,7 +41,7 @@ Examples
   specdec generate --input_file=in.txt --output_file=out.jsonl
   specdec generate --num_decodes=4 --temperature=1 "A dog runs across the grass."
   specdec generate --prompt="Ein Hund" --trace "A dog runs across the grass."
-  specdec generate --task=correct --drafter=copy --gamma=8 "A dogs runs across the grass."
+  specdec generate --task=correct --drafter=copy --gamma=8 "A dogs runs."
   specdec generate --compare --gamma=4 --input_file=in.txt --compare_json=speed.json"""
 
 # Flags that are settings of the run, by the name that both have.
@@ -106,10 +107,7 @@ def make_flags() -> Flags:
   flags.switch("overwrite", "replace output files that exist")
   flags.switch("stream", "print text while it is decoded, one input after the other")
   flags.switch("trace", "print what became of every draft; with --output_file, keep it there")
-  flags.group("Gin")
-  flags.texts("gin_file", "FILE", "settings bound by a gin file, such as Settings.gamma = 7; "
-              "may be given several times; typed flags win")
-  flags.texts("gin_bindings", "BINDING", "a single binding, after the files; likewise")
+  gin_bindings.add_flags(flags)
   flags.group("Measuring")
   flags.switch("compare", "decode everything plainly and speculatively, in turns, and show "
                "outputs, counts and times of both")
@@ -120,7 +118,8 @@ def make_flags() -> Flags:
 
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
-  given = _settings(flags)
+  bound = gin_bindings.of_flags(flags)
+  given = _settings(flags, bound)
   inputs = inputs_lib.read(args, flags.input_file)
   prompt = _prompt(flags, len(inputs.texts))
   allowed = None
@@ -138,7 +137,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     try:
       pair = _load(flags)
       task = None if flags.task is None else "" if flags.task == "none" else flags.task
-      options = {"task": task, "prompt": prompt}
+      options = {"task": task, "prompt": prompt, "costs": bound.costs}
       if allowed is not None:
         options["logits_fn"] = _allowed(pair, allowed, flags.allowed_file, given)
       if flags.compare:
@@ -158,7 +157,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   return 0
 
 
-def _settings(flags: Flags) -> dict[str, Any]:
+def _settings(flags: Flags, bound: gin_bindings.Bound) -> dict[str, Any]:
   """Settings of the run, checked; those that the pair decides only when typed."""
   from specdec.engine.settings import Settings  # Imports NumPy but not jax.
   from specdec.engine.settings import whole
@@ -171,13 +170,9 @@ def _settings(flags: Flags) -> dict[str, Any]:
   for name in ("eos_ids", "forbidden_ids"):
     if getattr(flags, name) is not None:
       given[name] = _ids(name, getattr(flags, name))
-  if flags.gin_file or flags.gin_bindings:
-    from specdec.cli import gin_bindings
-
-    bound = gin_bindings.read_settings(flags.gin_file, flags.gin_bindings)
-    if flags.compare and "mode" in bound:
-      raise SpecdecError("--compare does not go with Settings.mode in gin: it runs both modes")
-    given.update((k, v) for k, v in bound.items() if k not in given or not flags.given(k))
+  if flags.compare and "mode" in bound.settings:
+    raise SpecdecError("--compare does not go with Settings.mode in gin: it runs both modes")
+  given.update((k, v) for k, v in bound.settings.items() if k not in given or not flags.given(k))
   # The pair may have a higher limit than the default.
   checked = Settings(**{"max_decode_len": 2**20, **given})
   if flags.compare:

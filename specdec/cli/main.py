@@ -34,8 +34,15 @@ COMMANDS = {
                        "models of T5X and Hugging Face into specdec's layout, and back"),
     "inspect": Command("specdec.cli.inspect", "what a checkpoint is, without reading its weights"),
     "vocab": Command("specdec.cli.vocab", "how texts are tokenised"),
+    "tune": Command("specdec.cli.tune",
+                    "find the drafter that pays on your texts and device, as a gin file"),
+    "ngram": Command("specdec.cli.ngram", "tables of n-grams that draft for a target"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
+    "theory": Command("specdec.cli.theory", "what an acceptance rate is worth, by the formulas"),
+    "table": Command("specdec.cli.table", "the paper's tables: its numbers, predicted, measured"),
+    "figure": Command("specdec.cli.figure", "the paper's figures, with measured points"),
+    "report": Command("specdec.cli.report", "all tables and figures as one HTML page"),
 }
 
 USER_ERROR = 2

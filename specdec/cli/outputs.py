@@ -72,6 +72,43 @@ class OutputFile:
     return SpecdecError(f"cannot write {self.flag} {self.path}: {reason}")
 
 
+def claim_folder(flag: str, path: str, names: Iterable[str], overwrite: bool) -> pathlib.Path:
+  """A folder for files, made where there is none.
+
+  Args:
+    flag: the flag that named it, for messages.
+    path: the folder; the one it lies in must exist.
+    names: of files that will be written there.
+    overwrite: those that exist may be replaced.
+
+  Raises:
+    SpecdecError: it cannot be made, or a file may not be replaced.
+  """
+  folder = pathlib.Path(path)
+  try:
+    if not path or (folder.exists() and not folder.is_dir()):
+      raise SpecdecError(f"{flag} {path or repr(path)} is no folder; give the name of one")
+    folder.mkdir(exist_ok=True)
+    for name in names:
+      _check(flag, str(folder / name), overwrite, None)
+  except (OSError, ValueError) as error:
+    reason = getattr(error, "strerror", None) or error
+    raise SpecdecError(f"cannot make the folder {flag} {path}: {reason}") from error
+  return folder
+
+
+def write_bytes(flag: str, path: pathlib.Path, data: bytes) -> None:
+  """Writes a whole file.
+
+  Raises:
+    SpecdecError: it cannot be written.
+  """
+  try:
+    path.write_bytes(data)
+  except OSError as error:
+    raise SpecdecError(f"cannot write {flag} {path}: {error.strerror or error}") from error
+
+
 def _check(flag: str, path: str, overwrite: bool, inputs: str | None) -> bool:
   """Returns whether the file exists, and refuses what cannot or must not be written."""
   target = pathlib.Path(path)

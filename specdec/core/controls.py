@@ -20,6 +20,7 @@ from specdec.core.contracts import Context
 from specdec.errors import SpecdecError
 from specdec.types import Controls
 from specdec.types import Limits
+from specdec.types import Rules
 
 Array = jax.Array
 
@@ -74,6 +75,17 @@ def adjust(logits: Array, context: Context, drafted: Array, first: Array | int =
   flat = lambda x: x.reshape((-1, *x.shape[2:]))
   return call(controls.logits_fn, flat(logits), flat(_histories(context, drafted, length)),
               flat(length)).reshape(logits.shape)
+
+
+def active(rules: Rules) -> Array:
+  """Whether `adjust` would do anything for some row, bool scalar.
+
+  For drafters that know a few candidates, and need not spread them over the vocabulary
+  when it would not.
+  """
+  if rules.controls.logits_fn is not None:
+    return jnp.ones((), bool)
+  return _active(rules.limits, rules.controls)
 
 
 def _active(limits: Limits, controls: Controls) -> Array:

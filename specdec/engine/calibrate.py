@@ -62,8 +62,8 @@ def measure(job: Job, sizes: Sequence[int] | None = None) -> Costs:
       if size == sizes[-1] and not i:
         tested, accepted = found
   medians = [statistics.median(times[size]) for size in sizes]
-  return Costs(tuple(_rounded(t / medians[0]) for t in medians),
-               _rounded(accepted / tested) if tested else 0.0, sizes,
+  return Costs(tuple(rounded(t / medians[0]) for t in medians),
+               rounded(accepted / tested) if tested else 0.0, sizes,
                batch_size=batch.size * job.settings.num_decodes)
 
 
@@ -89,6 +89,6 @@ def _timed(job: Job, batch: Batch, size: int) -> tuple[list[Timed], tuple[int, i
   return run.segments, (int(np.sum(found["tested"][used])), int(np.sum(found["accepted"][used])))
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
   """Four digits: the rest is noise, and a gin file is read by people."""
   return float(f"{value:.4g}")

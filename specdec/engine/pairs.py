@@ -63,6 +63,11 @@ class Pair:
     return self.target.vocabulary
 
   @property
+  def drafter_names(self) -> list[str]:
+    """What `with_drafter` may be given without a path: its own, its others, and copy."""
+    return list(dict.fromkeys([self.drafter.name, *self.known.folders, "copy"]))
+
+  @property
   def max_gamma(self) -> int:
     """The most tokens that the drafter can draft at a time."""
     return min(getattr(self.drafter.drafter, "max_gamma", MAX_GAMMA), MAX_GAMMA)

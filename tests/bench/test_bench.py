@@ -11,13 +11,13 @@ import pytest
 from specdec.bench import measure as measure_lib
 from specdec.bench import memory
 from specdec.bench import peers
-from specdec.bench import predict
 from specdec.bench import runs
 from specdec.bench import sweep as sweep_lib
 from specdec.bench import timing
 from specdec.bench import workload as workload_lib
 from specdec.cli import bench_report
 from specdec.cli.main import run
+from specdec.drafters.copy import CopyDrafter
 from specdec.engine import pairs
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
@@ -93,6 +93,32 @@ def test_counts_are_those_of_decoding(record):
   assert record["speed_up"]["median"] > 0
 
 
+def test_a_drafter_without_calls_of_its_own_is_measured_as_a_whole(capsys):
+  """A token of the proposal stands for a call."""
+  drafting = workload_lib.Drafting("copy", CopyDrafter(models.VOCAB), ())
+  done = json.loads(json.dumps(measure_lib.measure(
+      models.workload(drafter=drafting), repeats=2, buffer_bytes=BUFFER)))
+  assert not any(name.startswith("drafter call") for name in done["seconds"])
+  assert done["seconds"]["drafter proposal"]["median"] > 0
+  s = done["samples_s"]
+  c = statistics.median(p / models.GAMMA / t for p, t in zip(s["drafter proposal"],
+                                                             s["target call, 1 token"]))
+  assert done["cost_ratio"]["median"] == pytest.approx(c, rel=1e-3)
+  assert done["bytes_per_call"]["drafter"] is None and done["identical_outputs"] == 1
+  bench_report.show(done)
+  assert "c, drafted token / target call" in capsys.readouterr().out
+
+
+def test_drafters_without_weights_go_by_their_names():
+  for spec, words in (("copy:max_match=0", "from 1 to 63"), ("uniform:x=1", "it takes none"),
+                      ("copy:max_match=2+uniform", "cannot be drafted for"),
+                      ("copy:max_match=2+./x", "expected a single drafter"),
+                      ("huge", "expected one of base")):
+    with pytest.raises(SpecdecError, match=words):
+      workload_lib.from_sizes("tiny", spec, gamma=2, batch_size=1, source_len=8,
+                              max_decode_len=8)
+
+
 def test_random_weights_run_to_the_end_without_eos():
   decode = _decoded(models.workload(2))
   assert {len(row) for row in decode.ids} == {models.MAX_LEN}
@@ -147,15 +173,6 @@ def test_every_reader_reads_the_whole_buffer():
     out = read()
     total = sum(map(float, out)) if isinstance(out, list) else float(np.sum(out))
     assert total == BUFFER // 4
-
-
-def test_predictions_are_those_of_the_paper():
-  # Table 1 (c = 0), then theory against measurement.
-  for alpha, gamma, speed in ((0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 5, 3.69), (0.9, 10, 6.86)):
-    assert predict.speed_up(alpha, gamma, 0.0) == pytest.approx(speed, abs=0.006)
-  assert predict.speed_up(0.75, 7, 0.02) == pytest.approx(3.2, abs=0.06)
-  assert predict.speed_up(1.0, 4, 0.1) == pytest.approx(5 / 1.4)
-  assert predict.speed_up(0.8, 4, 0.1, 1.5) < predict.speed_up(0.8, 4, 0.1)
 
 
 def test_sizes_are_found():

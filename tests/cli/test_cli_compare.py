@@ -23,6 +23,7 @@ def test_counts_are_those_of_generate(comparison):
   assert comparison.plain.result == plain
   assert comparison.speculative.result == speculative
   assert comparison.greedy and comparison.differences == {}
+  assert comparison.plain.result.lossless and comparison.speculative.result.lossless
 
 
 def test_record_is_json_and_says_where_it_was_taken(comparison):
@@ -93,6 +94,18 @@ def test_screen_tells_outputs_counts_times_and_agreement(generate, tmp_path, com
   assert all(line == line.rstrip() for line in out.splitlines())
   assert err == f"measurements written to {path}\n"
   assert json.loads(path.read_text())["repeats"] == 2
+
+
+def test_a_lenient_comparison_says_that_it_is_not_lossless(generate, tmp_path):
+  path = tmp_path / "c.json"
+  code, out, _ = generate("--compare", "--repeats=1", "--verifier=lenient", "--lenience=0.001",
+                          "--drafter=copy", f"--compare_json={path}", *TEXTS)
+  assert code == 0
+  assert "NOT lossless: lenience 0.001" in out and "drafter copy, gamma 4, verifier lenient" in out
+  assert "identical outputs" in out and "float32 gives" not in out
+  record = json.loads(path.read_text())
+  assert record["lossless"] is False and record["drafter"] == "copy"
+  assert record["verifier"] == "lenient" and record["lenience"] == 0.001
 
 
 def test_sampled_outputs_are_not_compared(generate):

@@ -75,6 +75,19 @@ def test_records_have_every_field(generate, expected, tmp_path):
       "seed", "lossless"}
 
 
+def test_a_drafter_changes_counts_and_no_outputs(generate, expected):
+  code, out, err = generate("--drafter=copy:min_match=0", *TEXTS)
+  assert code == 0 and out.splitlines() == expected.texts
+  assert "NOT lossless" not in err
+  assert err.split(" in ")[0] == f"{expected}".split(" in ")[0]
+
+
+def test_lenient_outputs_say_so(generate):
+  code, out, err = generate("--verifier=lenient", "--lenience=0.01", "--output_file=-", *TEXTS)
+  assert code == 0 and "; NOT lossless" in err
+  assert not any(json.loads(line)["lossless"] for line in out.splitlines())
+
+
 def test_overwrite_replaces(generate, tmp_path):
   path = tmp_path / "out.jsonl"
   path.write_text("old\n" * 1000)

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from specdec.cli import generate as generate_cli
 from specdec.cli import gin_bindings
 from specdec.engine.settings import Settings
 
@@ -13,16 +14,16 @@ GIN = pathlib.Path(__file__).parents[2] / "gin"
 
 @pytest.mark.parametrize("path", sorted(GIN.rglob("*.gin")), ids=lambda p: p.name)
 def test_every_gin_file_is_read_and_valid(path):
-  bound = gin_bindings.read_settings([str(path)], [])
-  assert bound
-  Settings(**bound)
+  bound = gin_bindings.read([str(path)], [])
+  assert bound.settings
+  Settings(**bound.settings)
 
 
 def test_flags_win_over_bindings_and_bindings_over_files(generate):
   sample = f"--gin_file={GIN / 'decode' / 'sample.gin'}"
-  bound = gin_bindings.read_settings([str(GIN / "decode" / "sample.gin")], [
+  bound = gin_bindings.read([str(GIN / "decode" / "sample.gin")], [
       "Settings.gamma = 2", "Settings.seed = 5"])
-  assert bound == {"temperature": 1.0, "gamma": 2, "seed": 5}
+  assert bound.settings == {"temperature": 1.0, "gamma": 2, "seed": 5}
   common = ["--output_file=-", "--gin_bindings=Settings.gamma = 2", sample, "a boat"]
   _, by_file, _ = generate(*common)
   _, by_flags, _ = generate("--output_file=-", "--gamma=2", "--temperature=1", "a boat")
@@ -39,6 +40,10 @@ def test_flags_win_over_bindings_and_bindings_over_files(generate):
     ("Settings.mode = plain", "gin_bindings line 1"),
     ("Settings.gamma = %GAMMA", "the macro GAMMA has no value"),
     ("Settings.gamma", "gin"),
+    ("load_pair.drafter = 3", "load_pair.drafter is 3; expected a text in quotes"),
+    ("load_pair.dtype = 'int4'", "dtype is 'int4'; expected one of"),
+    ("load_pair.drafter = 'nowhere'", "nowhere"),
+    ("Costs.alpha = 0.5", "Costs.iteration is not bound"),
 ])
 def test_mistakes(mistake, binding, expected):
   assert expected in mistake("generate", f"--gin_bindings={binding}", "A dog.")
@@ -53,8 +58,22 @@ def test_mistakes_in_a_file_name_it(mistake, tmp_path):
 
 
 def test_nothing_stays_bound_between_runs():
-  gin_bindings.read_settings([], ["Settings.gamma = 9"])
-  assert gin_bindings.read_settings([], ["Settings.seed = 1"]) == {"seed": 1}
+  gin_bindings.read([], ["Settings.gamma = 9", "load_pair.drafter = 'copy'"])
+  assert gin_bindings.read([], ["Settings.seed = 1"]) == gin_bindings.Bound({"seed": 1})
+
+
+def test_what_was_typed_is_not_put_together_with_half_of_another_pair():
+  def names(*args):
+    flags = generate_cli.make_flags()
+    flags.parse([*args, *(f"--gin_bindings=load_pair.{n} = '{v}'" for n, v in (
+        ("target", "big"), ("drafter", "small"), ("vocabulary", "bytes")))])
+    gin_bindings.of_flags(flags)
+    return flags.pair, flags.target, flags.drafter, flags.vocab
+
+  assert names() == ("demo", "big", "small", "bytes")
+  assert names("--drafter=copy") == ("demo", "big", "copy", "bytes")
+  assert names("--target=huge") == ("demo", "huge", None, "bytes")
+  assert names("--pair=demo") == ("demo", None, None, "bytes")
 
 
 def test_a_comparison_takes_settings_per_input_but_no_mode(generate, mistake, tmp_path):

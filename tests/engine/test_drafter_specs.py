@@ -58,7 +58,8 @@ def kinds(text, known):
 
 def test_names_are_looked_up(known, tmp_path, monkeypatch):
   assert kinds("copy", known) == [("copy", {})]
-  assert kinds("copy:min_match=0,max_match=4", known) == [("copy", {"min_match": 0, "max_match": 4})]
+  assert kinds("copy:min_match=0,max_match=4", known) == [
+      ("copy", {"min_match": 0, "max_match": 4})]
   assert kinds("uniform", known) == [("uniform", {})]
   assert kinds("bigram", known) == [("ngram", {})]
   assert kinds("heads", known) == [("heads", {})]

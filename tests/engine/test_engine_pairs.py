@@ -181,7 +181,7 @@ def test_a_drafter_bounds_gamma():
   assert job.make_settings(short, {}).gamma == 3 and job.make_settings(pair, {}).gamma == 4
   assert job.make_settings(short, {"gamma": "auto"}).paced
   assert job.make_settings(short, {"gamma": 9, "mode": "plain"}).effective_gamma == 0
-  with pytest.raises(SpecdecError, match="gamma is 4; expected at most 3, .* the drafter heads"):
+  with pytest.raises(SpecdecError, match=r"gamma is 4; expected at most 3, which .* drafter heads"):
     job.make_settings(short, {"gamma": 4})
 
 
@@ -205,15 +205,13 @@ def test_whatever_drafts_the_ids_are_those_of_plain_decoding(pair, coupled, spec
   np.testing.assert_allclose(found.scores, coupled.scores, rtol=1e-4, atol=1e-4)
 
 
-def test_lenient_outputs_are_marked(pair):
-  greedy = specdec.generate(pair, TEXTS, task="translate", mode="plain", verifier="lenient")
-  assert greedy.lossless and all(r.lossless for r in greedy.records)
+def test_lenient_outputs_are_marked(pair, coupled):
   found = specdec.generate(pair, TEXTS, task="translate", gamma=2, verifier="lenient",
-                           lenience=[1.0, 1e-3, 1e-3, 1e-6])
+                           lenience=[1.0, 1e-3, 1e-6, 1e-6])
   assert not found.lossless and not any(r.to_dict()["lossless"] for r in found.records)
-  assert "NOT lossless" in str(found) and "lossless" not in str(greedy)
-  assert found.ids[0] == greedy.ids[0] and found.ids != greedy.ids
-  assert found.alpha > 0.9
+  assert "NOT lossless" in str(found) and "lossless" not in str(coupled)
+  # With a lenience of 1 a greedy row takes the target's favourites alone.
+  assert found.ids[0] == coupled.ids[0] and found.ids[2] != coupled.ids[2]
 
 
 def test_confidence_shortens_drafts_and_changes_nothing_else(pair, coupled):

@@ -14,6 +14,8 @@ from specdec.errors import SpecdecError
 @pytest.mark.parametrize("fields", [
     {"gamma": 0}, {"gamma": np.int64(3)}, {"temperature": 1}, {"temperature": [0, 0.5]},
     {"temperature": np.float32(0.5)}, {"top_k": 3.0}, {"top_p": 1}, {"top_p": (0.1, 0.9)},
+    {"gamma": "auto"}, {"confidence": [0, 1]}, {"verifier": "lenient", "lenience": [1, 0.5]},
+    {"verifier": "lenient"}, {"lenience": np.ones(2)}, {"verifier": "block"},
     {"eos_ids": ()}, {"eos_ids": [1, 5]}, {"eos_ids": np.asarray([1])}, {"seed": 2**32 - 1},
 ])
 def test_good(fields):
@@ -28,12 +30,31 @@ def test_good(fields):
     ("top_k", 2.5), ("top_k", -1), ("top_k", 2**31), ("top_k", math.inf), ("top_k", 10**30),
     ("top_p", 1.0001), ("top_p", "x"), ("eos_ids", 1), ("eos_ids", "1"), ("eos_ids", [1.5]),
     ("eos_ids", [-1]), ("mode", "fast"), ("mode", []), ("strict_length", "no"),
-    ("batch_size", 0), ("seed", -1), ("max_decode_len", 0), ("max_source_len", 1),
+    ("gamma", "Auto"), ("gamma", ""), ("gamma", 65), ("verifier", "lossy"), ("verifier", None),
+    ("verifier", []), ("lenience", 0.5), ("lenience", 0), ("lenience", 1.1), ("lenience", "1"),
+    ("lenience", [1.0, 0.9]), ("confidence", -0.1), ("confidence", 1.1), ("confidence", "x"),
+    ("confidence", math.nan), ("batch_size", 0), ("seed", -1), ("max_decode_len", 0),
+    ("max_source_len", 1),
 ])
 def test_bad(name, value):
   with pytest.raises(SpecdecError, match=f"{name}.* expected") as info:
     Settings(**{name: value})
   assert "\n" not in str(info.value)
+
+
+def test_lenience_needs_the_lenient_verifier():
+  for verifier in ("token", "block", "coupled"):
+    with pytest.raises(SpecdecError, match="expected the verifier lenient"):
+      Settings(lenience=0.5, verifier=verifier)
+
+
+def test_gamma_that_is_picked_as_it_goes_has_a_bound():
+  auto = Settings(gamma="auto")
+  assert auto.paced and 1 <= auto.effective_gamma <= 64
+  assert not Settings(gamma="auto", mode="plain").paced
+  assert Settings(gamma="auto", mode="plain").effective_gamma == 0
+  assert not Settings(gamma=7).paced and Settings(gamma=7).effective_gamma == 7
+  assert json.loads(json.dumps(dataclasses.asdict(auto)))["gamma"] == "auto"
 
 
 def test_per_row():

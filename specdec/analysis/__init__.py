@@ -1,0 +1,1 @@
+"""The paper's formulas, tables and figures, and measurements beside them. NumPy only."""
