@@ -81,6 +81,9 @@ class Context:
       ended. What is drafted beyond is cut.
     coupled: draws go by absolute position instead of by iteration; static. See
       `core.verify.CoupledVerifier`.
+    lag: how many of the last committed tokens a drafter's model may not have been fed;
+      static. After a draft that stood whole these are its last token and the target's own.
+      In a cascade every level adds the token of its own model.
   """
 
   ids: Array
@@ -89,6 +92,7 @@ class Context:
   rules: Rules
   wanted: Array
   coupled: bool = flax.struct.field(pytree_node=False, default=False)
+  lag: int = flax.struct.field(pytree_node=False, default=2)
 
 
 @flax.struct.dataclass

@@ -5,11 +5,14 @@ so that all of them can be coupled.
 """
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import controls
 from specdec.core import keys
 from specdec.core import probs
 from specdec.core.contracts import Context
+from specdec.core.contracts import Proposal
 
 Array = jax.Array
 
@@ -20,6 +23,37 @@ def uniforms(context: Context, gamma: int) -> Array:
   needed = False if context.coupled else sampled
   return keys.uniforms(context.row_keys, context.length,
                        keys.place(keys.Role.DRAFT, jnp.arange(gamma)), needed)
+
+
+def nothing(context: Context, gamma: int, vocab_size: int) -> Proposal:
+  """A draft to `extend`."""
+  batch = context.ids.shape[0]
+  return Proposal(jnp.zeros((batch, gamma), jnp.int32),
+                  jnp.zeros((batch, gamma, vocab_size), jnp.float32),
+                  jnp.zeros((batch,), jnp.int32))
+
+
+def extend(draft: Proposal, context: Context, logits: Array, noise: Array,
+           index: Array | int) -> Proposal:
+  """Drafts the token at position `index`.
+
+  Args:
+    draft: of the positions before.
+    context: what is committed.
+    logits: float [B, 1, V], of a model, at the target's vocabulary width.
+    noise: from `uniforms`.
+    index: int scalar.
+  """
+  adjusted = controls.adjust(logits, context, draft.tokens, index)
+  q = probs.distribution(adjusted, context.rules.sampling)
+  token = draw(context, q[:, 0], index, lax.dynamic_index_in_dim(noise, index, 1, keepdims=False))
+  # A row that stopped before goes on for nothing: the others do.
+  going_on = draft.num_drafted == index
+  sure = going_on & is_confident(context, adjusted[:, 0], q[:, 0])
+  return Proposal(
+      tokens=lax.dynamic_update_slice(draft.tokens, token[:, None], (0, index)),
+      probs=lax.dynamic_update_slice(draft.probs, q, (0, index, 0)),
+      num_drafted=draft.num_drafted + sure)
 
 
 def draw(context: Context, q: Array, index: Array | int, noise: Array) -> Array:
@@ -75,4 +109,4 @@ def is_confident(context: Context, logits: Array, q: Array) -> Array:
     return jnp.where(greedy, jax.nn.softmax(logits, -1).max(-1), q.max(-1))
 
   asked = (threshold > 0).any()
-  return jax.lax.cond(asked, lambda: peak() >= threshold, lambda: threshold <= 0)
+  return lax.cond(asked, lambda: peak() >= threshold, lambda: threshold <= 0)

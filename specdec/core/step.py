@@ -71,9 +71,9 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
   normaliser = jax.nn.logsumexp(logits, axis=-1)
   peak = adjusted.max(-1)
   forbidden = jnp.isfinite(normaliser) & (peak == -jnp.inf)
-  unsound = _first(~jnp.isfinite(normaliser) | ~jnp.isfinite(peak), gamma + 1)
-  ends = _is_eos(block, limits) & (place <= accepted[:, None])
-  wanted = jnp.minimum(accepted, _first(ends, gamma + 1)) + 1
+  unsound = first(~jnp.isfinite(normaliser) | ~jnp.isfinite(peak), gamma + 1)
+  ends = is_eos(block, limits) & (place <= accepted[:, None])
+  wanted = jnp.minimum(accepted, first(ends, gamma + 1)) + 1
   # The draft left room for the verifier's token, but a limit may leave room for none:
   # no tokens asked for, or fewer than the row had when it was run before.
   wanted = jnp.minimum(wanted, jnp.maximum(remaining, 0))
@@ -128,7 +128,7 @@ def make_context(method: Method, state: DecodeState, rules: Rules) -> Context:
 
 def cut(proposal: Proposal, context: Context) -> Proposal:
   """A draft without what no row has a use for: beyond what it wants, and behind an EOS."""
-  ends = _first(_is_eos(proposal.tokens, context.rules.limits), proposal.tokens.shape[1]) + 1
+  ends = first(is_eos(proposal.tokens, context.rules.limits), proposal.tokens.shape[1]) + 1
   return proposal.replace(num_drafted=jnp.minimum(
       jnp.minimum(proposal.num_drafted, context.wanted), ends))
 
@@ -156,10 +156,11 @@ def _record(trace: Trace, index: Array, running: Array, proposal: Proposal,
   return jax.tree.map(lambda old, x: old.at[rows, index].set(x, mode="drop"), trace, new)
 
 
-def _is_eos(tokens: Array, limits: Limits) -> Array:
+def is_eos(tokens: Array, limits: Limits) -> Array:
+  """Which tokens end a row: bool of their shape."""
   return (tokens[..., None] == limits.eos_ids).any(-1)
 
 
-def _first(flags: Array, default: int) -> Array:
+def first(flags: Array, default: int) -> Array:
   """Index of the first True of each row [B, N] -> int32 [B], or `default`."""
   return jnp.where(flags.any(-1), jnp.argmax(flags, -1), default).astype(jnp.int32)

@@ -7,12 +7,11 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from specdec.core import controls
 from specdec.core import drafting
-from specdec.core import probs
 from specdec.core.contracts import Context
 from specdec.core.contracts import Proposal
 from specdec.core.contracts import Scorer
+from specdec.drafters import align
 from specdec.types import Source
 
 Array = jax.Array
@@ -40,51 +39,26 @@ class TransformerDrafter:
 
   def catch_up(self, params: PyTree, state: PyTree, ids: Array, length: Array,
                width: int) -> PyTree:
-    # Rows that lack fewer tokens write some over with the values they had.
-    begin = jnp.maximum(length - width, 0)
-    tokens = jnp.take_along_axis(ids, begin[:, None] + jnp.arange(width), 1)
-    _, _, state = self.scorer.score(params, tokens, self.scorer.rollback(state, begin))
-    return self.scorer.rollback(state, length)
-
-  def _align(self, logits: Array) -> Array:
-    lacking = self.vocab_size - logits.shape[-1]
-    if lacking <= 0:
-      return logits[..., :self.vocab_size]
-    return jnp.pad(logits, ((0, 0), (0, 0), (0, lacking)), constant_values=-jnp.inf)
-
-  def _extend(self, logits: Array, context: Context, noise: Array, index: Array | int,
-              draft: Proposal) -> Proposal:
-    """Drafts the token at position `index` out of logits [B, 1, V]."""
-    adjusted = controls.adjust(self._align(logits), context, draft.tokens, index)
-    q = probs.distribution(adjusted, context.rules.sampling)
-    token = drafting.draw(context, q[:, 0], index, lax.dynamic_index_in_dim(
-        noise, index, 1, keepdims=False))
-    # A row that stopped before goes on for nothing: the others do.
-    going_on = draft.num_drafted == index
-    sure = going_on & drafting.is_confident(context, adjusted[:, 0], q[:, 0])
-    return Proposal(
-        tokens=lax.dynamic_update_slice(draft.tokens, token[:, None], (0, index)),
-        probs=lax.dynamic_update_slice(draft.probs, q, (0, index, 0)),
-        num_drafted=draft.num_drafted + sure)
+    return align.catch_up(self.scorer, params, state, ids, length, width)
 
   def propose(self, params: PyTree, state: PyTree, context: Context,
               gamma: int) -> tuple[Proposal, PyTree]:
-    # The first call always feeds the last two committed tokens. When the whole
-    # previous draft stood, its last token was never fed; otherwise the first of
-    # the two is written over with the value it had. One shape serves all rows.
-    begin = jnp.maximum(context.length - 2, 0)
-    pair = jnp.take_along_axis(context.ids, begin[:, None] + jnp.arange(2), 1)
-    logits, _, state = self.scorer.score(params, pair, self.scorer.rollback(state, begin))
-    newest = context.length - 1 - begin
-    logits = jnp.take_along_axis(logits, newest[:, None, None], 1)
-    # A row with only its start id has fed one slot too many: take it back.
+    # The first call always feeds the last committed tokens that may be lacking: two,
+    # unless in a cascade. When the whole previous draft stood, its last token was never
+    # fed; otherwise the first of the two is written over with the value it had. One
+    # shape serves all rows.
+    begin = jnp.maximum(context.length - context.lag, 0)
+    newest = align.window(context.ids, begin, context.lag)
+    logits, _, state = self.scorer.score(params, newest, self.scorer.rollback(state, begin))
+    logits = jnp.take_along_axis(logits, (context.length - 1 - begin)[:, None, None], 1)
+    # A row with fewer tokens than that has fed some slots too many: take them back.
     state = self.scorer.rollback(state, context.length)
     noise = drafting.uniforms(context, gamma)
-    batch = context.ids.shape[0]
-    draft = Proposal(jnp.zeros((batch, gamma), jnp.int32),
-                     jnp.zeros((batch, gamma, self.vocab_size), jnp.float32),
-                     jnp.zeros((batch,), jnp.int32))
-    draft = self._extend(logits, context, noise, 0, draft)
+
+    def extend(draft: Proposal, logits: Array, index: Array | int) -> Proposal:
+      return drafting.extend(draft, context, align.align(logits, self.vocab_size), noise, index)
+
+    draft = extend(drafting.nothing(context, gamma, self.vocab_size), logits, 0)
     if gamma == 1:
       return draft, state
 
@@ -98,7 +72,7 @@ class TransformerDrafter:
       index, state, draft = carry
       token = lax.dynamic_slice_in_dim(draft.tokens, index - 1, 1, 1)
       logits, _, state = self.scorer.score(params, token, state)
-      return index + 1, state, self._extend(logits, context, noise, index, draft)
+      return index + 1, state, extend(draft, logits, index)
 
     _, state, draft = lax.while_loop(wants_more, next_token, (jnp.int32(1), state, draft))
     return draft, state

@@ -69,7 +69,7 @@ class _RememberingDrafter(TransformerDrafter):
     return Proposal(jnp.where(stale, 0, proposal.tokens), proposal.probs,
                     proposal.num_drafted), new
 
-  def commit(self, params, state, context, num_accepted):
+  def commit(self, params, state, context, num_accepted, hidden):
     return state
 
 
