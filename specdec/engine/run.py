@@ -32,6 +32,8 @@ _ALWAYS = 2**30
 # Ids that end rows and forbidden ids are padded to multiples of this, so that their
 # number seldom asks for another program.
 _LISTED = 8
+# Two tokens, and one more for each level of a cascade.
+_LAG = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +162,9 @@ class Run:
   def _catch_up(self) -> None:
     """Brings the drafter level with what the target said without it."""
     length = np.asarray(self._state.length)
-    # What it had not been fed when it was left out comes on top: two tokens at most.
-    missed = int((length - self._level).max()) + 2
-    width = min(power_of_two(missed, 4), self._capacity)
+    # What it had not been fed when it was left out comes on top: see `Context.lag`.
+    missed = int((length - self._level).max()) + _LAG
+    width = min(power_of_two(missed, _LAG), self._capacity)
     self._state = loop.catch_up(self._method(self._gamma), self._weights, self._state, width)
     self._lags = False
 
