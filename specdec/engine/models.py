@@ -34,12 +34,15 @@ class Model:
     scorer: static settings of the network.
     weights: decode weights, see `models.t5.weights.prepare`.
     vocabulary: of its ids.
+    widened: a smaller model inside of larger matrices, see `bench.widen`: what it says is
+      the smaller one's, what it costs the larger one's.
   """
 
   name: str
   scorer: T5Scorer
   weights: Any
   vocabulary: BaseVocabulary
+  widened: bool = False
 
   @property
   def config(self) -> T5Config:

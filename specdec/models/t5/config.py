@@ -36,6 +36,8 @@ class T5Config:
     relpos_per_layer: every layer has a bias of its own, as in T5X's scanned models and
       umT5, instead of one that the layers of a stack share.
     layer_norm_epsilon: epsilon of the RMS norm.
+    used_vocab_size: the logits of ids from here on are -inf: they fill a matrix up and mean
+      nothing. None for none; T5's own padding is not masked, as nobody else does.
     dtype: computation dtype, "float32" or "bfloat16". Norms, softmax and logits
       are float32 in both.
   """
@@ -55,6 +57,7 @@ class T5Config:
   relpos_per_layer: bool = False
   scale_logits: bool | None = None
   layer_norm_epsilon: float = 1e-6
+  used_vocab_size: int | None = None
   dtype: str = "float32"
 
   def __post_init__(self):
@@ -67,6 +70,10 @@ class T5Config:
       value = getattr(self, name)
       if not isinstance(value, int) or value < 1:
         raise ValueError(f"T5Config.{name} is {value!r}; expected a positive integer")
+    used = self.used_vocab_size
+    if used is not None and not (isinstance(used, int) and 1 <= used <= self.vocab_size):
+      raise ValueError(f"T5Config.used_vocab_size is {used!r}; expected None or an integer from "
+                       f"1 to vocab_size, which is {self.vocab_size}")
     epsilon = self.layer_norm_epsilon
     if not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
       raise ValueError(f"T5Config.layer_norm_epsilon is {epsilon!r}; expected a small number")
@@ -98,6 +105,9 @@ class T5Config:
     """Returns a JSON-ready dictionary; `from_dict` reads it back."""
     out = dataclasses.asdict(self)
     out["mlp_activations"] = list(self.mlp_activations)
+    # What hardly any model has stays out of its file, which older readers then take.
+    if self.used_vocab_size is None:
+      del out["used_vocab_size"]
     return out
 
   @classmethod

@@ -256,10 +256,14 @@ class T5(nn.Module):
     if c.scaled_logits:
       hidden = hidden * jnp.asarray(c.emb_dim**-0.5, hidden.dtype)
     if not c.logits_via_embedding:
-      return self.decoder.output(hidden)
-    table = self.token_embedder.embedding.astype(c.dtype)
-    return lax.dot_general(hidden, table, (((2,), (1,)), ((), ())),
-                           preferred_element_type=jnp.float32)
+      logits = self.decoder.output(hidden)
+    else:
+      table = self.token_embedder.embedding.astype(c.dtype)
+      logits = lax.dot_general(hidden, table, (((2,), (1,)), ((), ())),
+                               preferred_element_type=jnp.float32)
+    if c.used_vocab_size is None:
+      return logits
+    return jnp.where(jnp.arange(c.vocab_size) < c.used_vocab_size, logits, -jnp.inf)
 
   def decode(self, ids: Array, cache: cache_lib.Cache):
     """Feeds `ids` [B, G] at every row's own `cache.length`.
