@@ -302,7 +302,7 @@ def _timings(r: _Reader) -> Timings:
 
 
 def _from_bench(r: _Reader) -> Record:
-  """A record of `specdec bench`, whose spreads have a median and quartiles. It is greedy."""
+  """A record of `specdec bench`, whose spreads have a median and quartiles."""
   median = lambda x: x.number("median", _positive, "a number above 0")
   seconds = r.inside("seconds", "seconds, ")
   spread = lambda name: median(seconds.inside(name, f"seconds, {name}, "))
@@ -310,13 +310,17 @@ def _from_bench(r: _Reader) -> Record:
   gamma = r.number("gamma", _from_one, "an integer from 1", int)
   calls = [spread(f"target call, {n} token{'s' * (n > 1)}") for n in range(1, gamma + 2)]
   drafter, weights = r.text("drafter"), r.text("weights")
-  timings = Timings(drafter, tuple(calls), spread("drafter call, 1 token"))
+  own = "drafter call, 1 token"
+  # What is no model has no calls: a token of its proposal, as in its c.
+  timings = Timings(drafter, tuple(calls), spread(own) if own in seconds.fields else
+                    spread("drafter proposal") / gamma)
   rows: tuple[Row, ...] = ()
   if weights != "random":
     measured = r.inside("speed_up", "speed_up, ")
     low, high = measured.fields.get("quartiles") or (None, None)
     rows = (Row(
-        task=r.fields.get("task") or "bench", drafter=drafter, temperature=0.0, gamma=gamma,
+        task=r.fields.get("task") or "bench", drafter=drafter, gamma=gamma,
+        temperature=r.number("temperature", _from_zero, "a number from 0", default=0.0),
         alpha=r.interval("alpha", _share, "a number from 0 to 1"),
         cost_ratio=ratio("cost_ratio"), verify_ratio=ratio("verify_ratio"),
         speed_up=Interval(median(measured), low, high),

@@ -81,6 +81,7 @@ class Comparison:
     plain: the target alone.
     speculative: with the drafter.
     environment: see `bench.records.environment`.
+    weights: "trained", or "widened", see `bench.widen`.
   """
 
   pair: str
@@ -92,6 +93,7 @@ class Comparison:
   plain: Side
   speculative: Side
   environment: dict[str, Any]
+  weights: str = "trained"
 
   @property
   def ratio(self) -> Spread:
@@ -138,7 +140,7 @@ class Comparison:
     return {
         **self.environment,
         "pair": self.pair, "drafter": self.drafter, "task": self.task,
-        "dtype": self.dtype, "inputs": count,
+        "dtype": self.dtype, "weights": self.weights, "inputs": count,
         **dataclasses.asdict(self.settings),
         "rows": self.rows, "repeats": len(self.plain.times_s),
         "plain": self.plain.to_dict(), "speculative": self.speculative.to_dict(),
@@ -184,7 +186,8 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
   sides = [Side(Result(tuple(p.records()), p.job.settings, p.job.costs), f, tuple(t))
            for p, f, t in zip(passes, first, times.values(), strict=True)]
   return Comparison(pair.name, pair.drafter.name, task, pair.target.config.dtype,
-                    speculative.settings, passes[0].rows, *sides, records_lib.environment())
+                    speculative.settings, passes[0].rows, *sides, records_lib.environment(),
+                    "widened" if pair.target.widened else "trained")
 
 
 class Pass:

@@ -17,6 +17,7 @@ from specdec.bench.workload import Workload
 PLAIN, SPECULATIVE = "plain iteration", "speculative iteration"
 WHOLE = "specdec"
 ALPHAS = (0.6, 0.7, 0.8, 0.9)
+_STEADY = 0.15
 
 
 def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = ALPHAS,
@@ -64,7 +65,10 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
   progress("counting accepted tokens")
   histogram, totals = runs.accepted_lengths(workload)
   plain.whole()
-  totals["plain_iterations"] = int(plain.state.iterations)
+  totals["plain_iterations"], totals["plain_tokens"] = plain.iterations, plain.tokens
+  ids = totals.pop("ids")
+  # Sampled outputs follow one law; they are not the same ones.
+  alike = (sum(a == b for a, b in zip(plain.ids, ids, strict=True)) if workload.greedy else None)
   return {
       "kind": "calls", **records.environment(),
       **describe(workload, repeats),
@@ -73,8 +77,9 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
       **_shares(workload, samples, readers, buffer_bytes),
       **_speed(workload, samples, alphas, totals),
       "accepted_lengths": histogram,
-      "identical_outputs": sum(a == b for a, b in zip(plain.ids, totals.pop("ids"), strict=True)),
+      "rows": len(ids), "identical_outputs": alike,
       **totals,
+      "unsteady": unsteady(samples),
       "baselines": {p.name: _compared(p, plain, samples) for p in others},
       "samples_s": {name: timing.rounded(v) for name, v in samples.items()},
   }
@@ -98,12 +103,22 @@ def describe(workload: Workload, repeats: int) -> dict[str, Any]:
   return {
       "matmul_precision": "highest" if workload.dtype == "float32" else "default",
       "target": workload.target.name, "drafter": workload.drafter.name,
-      "weights": "random" if workload.random else "trained", "dtype": workload.dtype,
-      "batch_size": workload.batch_size, "gamma": workload.gamma,
+      "weights": workload.weights_are, "dtype": workload.dtype, "task": workload.task,
+      "temperature": workload.temperature,
+      "batch_size": workload.batch_size, "batches": len(workload.sources),
+      "gamma": workload.gamma,
       "source_len": int(workload.source.ids.shape[1]),
       "max_decode_len": workload.max_decode_len, "repeats": repeats,
       "bytes_per_call": {"target": workload.target.bytes_per_call,
                          "drafter": workload.drafter.bytes_per_call}}
+
+
+def unsteady(samples: dict[str, list[float]]) -> list[str]:
+  """Subjects whose middle half is spread over more than 15 % of the median: the machine had
+  other things to do, or more rounds are wanted."""
+  spreads = {name: Spread.of(values) for name, values in samples.items()}
+  return [name for name, s in spreads.items()
+          if s.quartiles[1] - s.quartiles[0] > _STEADY * s.median]
 
 
 def _shares(workload: Workload, samples: dict[str, list[float]], readers: dict[str, Any],
@@ -143,22 +158,29 @@ def _speed(workload: Workload, samples: dict[str, list[float]], alphas: Sequence
   c = statistics.median(_drafter_call(workload, samples)) / middle(_target(1))
   v = middle(_target(gamma + 1)) / middle(_target(1))
   relative = timing.ratios(samples[PLAIN], samples[SPECULATIVE])
-  table = [{
+  expected = lambda alpha: {
       "alpha": alpha,
       "tokens_per_iteration": theory.tokens_per_iteration(alpha, gamma),
       "paper": theory.speed_up(alpha, gamma, c),
       "with_verify_ratio": theory.speed_up(alpha, gamma, c, v),
       # Nothing is modelled here but how many tokens an iteration yields.
-      "with_measured_iteration": theory.tokens_per_iteration(alpha, gamma) * relative.median,
-  } for alpha in alphas]
-  measured = None
+      "with_measured_iteration": theory.tokens_per_iteration(alpha, gamma) * relative.median}
+  measured = at_alpha = None
   if not workload.random:
     # Rows that have ended idle along: tokens over iterations, not over calls.
-    plain, ours = (totals["tokens"] / n for n in (totals["plain_iterations"],
-                                                  totals["iterations"]))
+    plain = totals["plain_tokens"] / totals["plain_iterations"]
+    ours = totals["tokens"] / totals["iterations"]
     measured = timing.ratios([t / plain for t in samples[PLAIN]],
-                             [t / ours for t in samples[SPECULATIVE]]).rounded()
-  return {"speed_up": measured, "expected_speed_up": timing.rounded(table)}
+                             [t / ours for t in samples[SPECULATIVE]])
+    if totals["alpha"] is not None:
+      at_alpha = expected(totals["alpha"])
+      at_alpha["measured"] = measured.median
+      at_alpha["measured_over_expected"] = measured.median / at_alpha["with_verify_ratio"]
+      # Acceptances are not independent, and a draft can be shorter than gamma.
+      at_alpha["with_counted_tokens"] = totals["tokens_per_call"] / (gamma * c + v)
+    measured = measured.rounded()
+  return {"speed_up": measured, "expected_at_alpha": timing.rounded(at_alpha),
+          "expected_speed_up": timing.rounded([expected(alpha) for alpha in alphas])}
 
 
 def _compared(peer: Peer, plain: runs.Decode, samples: dict[str, list[float]]) -> dict[str, Any]:

@@ -29,6 +29,12 @@ def environment() -> dict[str, Any]:
   }
 
 
+def device(environment: dict[str, Any]) -> str:
+  """What measurements are told apart by: the accelerator, or which processor it was."""
+  cpu = environment["cpu"] if environment["backend"] == "cpu" else None
+  return cpu or environment["device"]
+
+
 def _cpu() -> str | None:
   """Model name of the processor, where the system tells it."""
   try:

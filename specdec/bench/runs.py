@@ -1,6 +1,7 @@
 """The compiled programs of a workload, each ready to be timed."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import time
 from typing import Any
 
@@ -35,6 +36,9 @@ class Decode:
   Attributes:
     compile_s: seconds that tracing and compiling took.
     program: the compiled loop.
+    state: of the last batch.
+    ids: generated in the last pass over the batches, by row.
+    iterations: of the loop, in that pass.
   """
 
   def __init__(self, workload: Workload, gamma: int, trace: bool = False):
@@ -42,23 +46,28 @@ class Decode:
     self._weights, self._rules = workload.weights(gamma), workload.rules()
     self._exits = Exits(jnp.int32(_ALWAYS), jnp.int32(_ALWAYS))
     prompt = Source(np.zeros((b, 1), np.int32), np.ones((b,), np.int32))
-    self._args = jax.device_put((workload.source, prompt, keys.row_keys(0, jnp.arange(b)),
-                                 np.ones((b,), np.bool_)))
+    # Random streams go by the place in the data, as they do for users.
+    self._batches = [
+        jax.device_put((source, prompt, keys.row_keys(0, jnp.arange(i * b, (i + 1) * b)),
+                        np.ones((b,), np.bool_))) for i, source in enumerate(workload.sources)]
+    args = self._batches[0]
     # As long for plain decoding: attention then reads as many slots on both sides.
     capacity = capacity_for(workload.max_decode_len, workload.gamma)
     begin = time.perf_counter()
     with precision.matmul_precision(workload.dtype):
-      self._start = loop.start.lower(method, self._weights, *self._args, capacity).compile()
+      self._start = loop.start.lower(method, self._weights, *args, capacity).compile()
       state = jax.eval_shape(
-          lambda *args: loop.start(method, *args, capacity), self._weights, *self._args)
+          lambda *args: loop.start(method, *args, capacity), self._weights, *args)
       self.program = loop.run.lower(
           method, self._weights, state, self._rules, self._exits).compile()
     self.compile_s = time.perf_counter() - begin
     self.state: DecodeState | None = None
+    self.ids: list[list[int]] = []
+    self.iterations = 0
 
-  def start(self) -> DecodeState:
+  def start(self, batch: int = 0) -> DecodeState:
     """A fresh state, computed."""
-    return jax.block_until_ready(self._start(self._weights, *self._args))
+    return jax.block_until_ready(self._start(self._weights, *self._batches[batch]))
 
   def run(self, state: DecodeState) -> DecodeState:
     """Runs the loop on a state and waits; the state is used up."""
@@ -66,34 +75,53 @@ class Decode:
 
   def per_iteration(self) -> float:
     """Seconds of one loop iteration: a sample for `timing.interleave`."""
-    state = self.start()
-    begin = time.perf_counter()
-    self.state = self.run(state)
-    return (time.perf_counter() - begin) / int(self.state.iterations)
+    seconds = 0.0
+    for _ in self.states():
+      seconds += self._last_s
+    return seconds / self.iterations
+
+  def states(self) -> Iterator[DecodeState]:
+    """Decodes batch by batch and gives the state of each."""
+    self.ids, self.iterations = [], 0
+    for batch in range(len(self._batches)):
+      state = self.start(batch)
+      begin = time.perf_counter()
+      self.state = self.run(state)
+      self._last_s = time.perf_counter() - begin
+      self._keep()
+      yield self.state
 
   def whole(self) -> float:
     """Seconds of encoding and decoding everything; likewise."""
+    self.ids, self.iterations = [], 0
     begin = time.perf_counter()
-    self.state = self.run(self._start(self._weights, *self._args))
+    for args in self._batches:
+      self.state = self.run(self._start(self._weights, *args))
+      self._keep()
     return time.perf_counter() - begin
 
   def on(self, source: Source) -> list[list[int]]:
     """Ids from another source of the same shape."""
-    _, *others = self._args
-    state = self._start(self._weights, jax.device_put(source), *others)
-    self.state = self.run(state)
+    _, *others = self._batches[0]
+    self.ids, self.iterations = [], 0
+    self.state = self.run(self._start(self._weights, jax.device_put(source), *others))
+    self._keep()
     return self.ids
 
-  @property
-  def ids(self) -> list[list[int]]:
-    """Generated ids of the last run, by row."""
+  def _keep(self) -> None:
     ids, length = np.asarray(self.state.ids), np.asarray(self.state.length)
-    return [row[1:n].tolist() for row, n in zip(ids, length, strict=True)]
+    self.ids += [row[1:n].tolist() for row, n in zip(ids, length, strict=True)]
+    self.iterations += int(self.state.iterations)
+
+  @property
+  def tokens(self) -> int:
+    """Of the last pass."""
+    return sum(map(len, self.ids))
 
   @property
   def tokens_per_iteration(self) -> float:
-    """Tokens of all rows in the last run, over its iterations."""
-    return sum(map(len, self.ids)) / int(self.state.iterations)
+    """Tokens of all rows in the last pass, over its iterations."""
+    return self.tokens / self.iterations
 
 
 def score(workload: Workload, part: Part, tokens: int) -> Callable[[], object]:
@@ -191,14 +219,14 @@ def accepted_lengths(workload: Workload) -> tuple[list[int], dict[str, Any]]:
     the ids.
   """
   decode = Decode(workload, workload.gamma, trace=True)
-  state = decode.state = decode.run(decode.start())
-  stats, trace = jax.device_get((state.stats, state.trace))
-  used = np.arange(trace.num_accepted.shape[1]) < stats.target_calls[:, None]
-  counts = np.bincount(trace.num_accepted[used], minlength=workload.gamma + 1)
-  tokens = sum(map(len, decode.ids))
-  calls, tested, accepted = (int(x.sum()) for x in (
-      stats.target_calls, stats.tested, stats.accepted))
+  counts, totals = np.zeros(workload.gamma + 1, int), np.zeros(3, int)
+  for state in decode.states():
+    stats, trace = jax.device_get((state.stats, state.trace))
+    used = np.arange(trace.num_accepted.shape[1]) < stats.target_calls[:, None]
+    counts += np.bincount(trace.num_accepted[used], minlength=workload.gamma + 1)
+    totals += [x.sum() for x in (stats.target_calls, stats.tested, stats.accepted)]
+  calls, tested, accepted = map(int, totals)
   return counts.tolist(), {
-      "ids": decode.ids, "tokens": tokens, "target_calls": calls, "tested": tested,
+      "ids": decode.ids, "tokens": decode.tokens, "target_calls": calls, "tested": tested,
       "accepted": accepted, "alpha": accepted / tested if tested else None,
-      "tokens_per_call": tokens / calls, "iterations": int(state.iterations)}
+      "tokens_per_call": decode.tokens / calls, "iterations": decode.iterations}

@@ -9,6 +9,7 @@ import numpy as np
 
 from specdec.core import rules as rules_lib
 from specdec.core.contracts import Drafter
+from specdec.core.probs import MIN_TEMPERATURE
 from specdec.core.state import Method
 from specdec.core.state import Weights
 from specdec.drafters.transformer import TransformerDrafter
@@ -77,6 +78,10 @@ class Workload:
     gamma: tokens drafted per iteration.
     max_decode_len: tokens per row.
     random: the weights are random, so that acceptance says nothing.
+    widened: a trained pair at the cost of larger models, see `bench.widen`.
+    temperature: of all rows; 1e-4 and below is greedy.
+    task: of the inputs, None for none in particular.
+    more: further batches of the shape of `source`, decoded after it.
   """
 
   target: Part
@@ -86,12 +91,29 @@ class Workload:
   gamma: int
   max_decode_len: int
   random: bool
+  widened: bool = False
+  temperature: float = 0.0
+  task: str | None = None
+  more: tuple[Source, ...] = ()
 
   def __post_init__(self):
     if isinstance(self.drafter, Part):
       part = self.drafter
       drafter = TransformerDrafter(part.scorer, self.target.scorer.vocab_size)
       object.__setattr__(self, "drafter", Drafting(part.name, drafter, part.weights, part))
+
+  @property
+  def sources(self) -> tuple[Source, ...]:
+    return (self.source, *self.more)
+
+  @property
+  def greedy(self) -> bool:
+    return self.temperature <= MIN_TEMPERATURE
+
+  @property
+  def weights_are(self) -> str:
+    """What a record calls them."""
+    return "random" if self.random else "widened" if self.widened else "trained"
 
   @property
   def batch_size(self) -> int:
@@ -108,15 +130,16 @@ class Workload:
     return Weights(self.target.weights, self.drafter.params if gamma else None)
 
   def rules(self) -> Rules:
-    """Greedy, without controls."""
+    """Without controls."""
     b = self.batch_size
-    return Rules(rules_lib.sampling(b), rules_lib.limits(b, self.max_decode_len, self.eos_ids),
+    return Rules(rules_lib.sampling(b, self.temperature),
+                 rules_lib.limits(b, self.max_decode_len, self.eos_ids),
                  rules_lib.controls(b), rules_lib.speculation(b))
 
   def rows(self, begin: int, end: int) -> "Workload":
     """The same with some of the rows only."""
     part = jax.tree.map(lambda x: x[begin:end], self.source)
-    return dataclasses.replace(self, source=part)
+    return dataclasses.replace(self, source=part, more=())
 
 
 def from_sizes(target: str, drafter: str, *, gamma: int, batch_size: int, source_len: int,
@@ -165,22 +188,23 @@ def _without_weights(spec: str, vocab_size: int) -> Drafting:
 
 def from_pair(pair: pairs.Pair, texts: Sequence[str] = (), *, gamma: int, batch_size: int,
               source_len: int, max_decode_len: int, task: str | None = None,
-              seed: int = 0) -> Workload:
+              temperature: float = 0.0, seed: int = 0) -> Workload:
   """A pair on given texts, or on random ids when there are none.
 
   Args:
     pair: target and drafter.
-    texts: taken in turn until the batch is full.
+    texts: decoded `batch_size` at a time, one batch after the other; those of the first are
+      taken in turn until the last batch is full.
     gamma: tokens drafted per iteration.
     batch_size: rows.
     source_len: of random ids; texts are cut to the pair's own limit.
     max_decode_len: tokens per row; with random ids nothing ends before.
     task: whose prefix goes before each text.
+    temperature: of all rows.
     seed: of the random ids.
 
   Raises:
-    SpecdecError: there are more texts than rows, the task is unknown, or the drafter drafts
-      fewer tokens than gamma.
+    SpecdecError: the task is unknown, or the drafter drafts fewer tokens than gamma.
   """
   target, drafter = _part(pair.target), pair.drafter
   drafting = Drafting(drafter.name, drafter.drafter, drafter.params,
@@ -188,17 +212,24 @@ def from_pair(pair: pairs.Pair, texts: Sequence[str] = (), *, gamma: int, batch_
   job_lib.make_settings(pair, {"gamma": gamma})
   eos: tuple[int, ...] = ()
   if texts:
-    if len(texts) > batch_size:
-      raise SpecdecError(f"there are {len(texts)} texts for a batch of {batch_size}; raise "
-                         "--batch_size or give fewer texts")
     encoded = job_lib.from_texts(
         pair, list(texts), task, {"max_decode_len": max_decode_len}).encoded
-    rows = [encoded[i % len(encoded)] for i in range(batch_size)]
-    source = models.make_source([row.ids for row in rows], begin=[row.begin for row in rows])
+    width, batches = max(len(row.ids) for row in encoded), -(-len(texts) // batch_size)
+    rows = [encoded[i % len(encoded)] for i in range(batches * batch_size)]
+    sources = [_source(rows[i:i + batch_size], width) for i in range(0, len(rows), batch_size)]
     eos = (pair.vocabulary.eos_id,)
+    task = task or next(iter(pair.tasks), None) if task != "" else None
   else:
-    source = random_source(batch_size, source_len, len(pair.vocabulary), seed)
-  return Workload(target, drafting, source, eos, gamma, max_decode_len, random=False)
+    sources = [random_source(batch_size, source_len, len(pair.vocabulary), seed)]
+    task = None
+  return Workload(target, drafting, sources[0], eos, gamma, max_decode_len, random=False,
+                  widened=pair.target.widened, temperature=temperature, task=task,
+                  more=tuple(sources[1:]))
+
+
+def _source(rows: Sequence[job_lib.Encoded], width: int) -> Source:
+  return models.make_source([row.ids for row in rows], width=width,
+                            begin=[row.begin for row in rows])
 
 
 def _part(model: models.Model) -> Part:

@@ -24,15 +24,18 @@ specdec bench: measures plain and speculative decoding, and the calls they consi
 Usage
   specdec bench [--target_size=SIZE --drafter_size=SIZE] [FLAGS]
   specdec bench --pair=NAME|DIR [--drafter=SPEC] [FLAGS] [TEXT ...]
+  specdec bench --pair=NAME|DIR --widen_target=SIZE [--widen_drafter=SIZE] [FLAGS] [TEXT]
 
 Everything takes turns in one process, after warm-up and compilation. Sizes have
 random weights: how long an iteration takes does not depend on how many drafts stand,
-so the speed-up follows for any acceptance rate. Decoding is greedy."""
+so the speed-up follows for any acceptance rate. A widened pair has the acceptance of its own
+small models and the cost of those sizes."""
 
 OUTRO = """\
 Examples
   specdec bench --target_size=base --drafter_size=small
   specdec bench --pair=demo "A dog runs across the grass."
+  specdec bench --pair=demo --widen_target=base --widen_drafter=small "A dog runs."
   specdec bench --target_size=small --drafter_size=tiny --batch_size=1,2,4,8,16,32
   specdec bench --target_size=base --baseline=t5x --json=record.json"""
 
@@ -47,12 +50,17 @@ def make_flags() -> Flags:
              "have none")
   flags.text("pair", None, "NAME|DIR", "a pair of models instead")
   flags.text("drafter", None, "SPEC", "drafter for the pair, as in specdec generate [the pair's]")
+  flags.text("widen_target", None, "SIZE", "put the pair's target, unchanged in what it says, "
+             "into the shape of this size and measure at its cost")
+  flags.text("widen_drafter", None, "SIZE", "likewise its drafter, when that is a T5 [small]")
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
                "precision of the weights; auto is float32 on CPU, else bfloat16")
   flags.group("Work")
   flags.whole("gamma", 4, "tokens drafted per call of the target")
-  flags.text("batch_size", "1", "N[,N]", "rows decoded together; several sizes are compared "
-             "with each other, instead of calls")
+  flags.number("temperature", 0.0, "of a pair's texts; 0 always takes the likeliest token")
+  flags.text("batch_size", None, "N[,N]", "rows decoded together; several sizes are compared "
+             "with each other, instead of calls; texts beyond are further batches [1, or all "
+             "texts]")
   flags.whole("source_len", 64, "encoder tokens of random inputs")
   flags.whole("max_decode_len", 64, "tokens per row; random inputs end nowhere before")
   flags.text("task", None, "NAME", "task of the pair whose prefix goes before each text; none "
@@ -117,20 +125,28 @@ def check(flags: Flags) -> list[int]:
   whole("max_decode_len", flags.max_decode_len, 2, 2**16)
   whole("repeats", flags.repeats, 1, 1000)
   whole("seed", flags.seed, 0, 2**32 - 1)
-  batches = numbers("batch_size", flags.batch_size, int, lambda n: 1 <= n <= 2**16,
+  batches = numbers("batch_size", flags.batch_size or "1", int, lambda n: 1 <= n <= 2**16,
                      "integers from 1 to 65536")
   sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
   if flags.pair is not None and sized:
     raise SpecdecError(f"--pair does not go with --{sized[0]}: the pair has its own models")
-  for name in ("task", "input_file", "drafter"):
+  for name in ("task", "input_file", "drafter", "widen_target", "widen_drafter", "temperature"):
     if flags.pair is None and flags.given(name):
       raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
   for name in ("baseline", "alphas"):
     if len(batches) > 1 and flags.given(name):
       raise SpecdecError(f"--{name} goes with a single --batch_size; give one size")
+  if flags.widen_drafter is not None and flags.widen_target is None:
+    raise SpecdecError("--widen_drafter belongs to --widen_target; name the target's size too")
   if flags.pair is not None:
     from specdec.engine import pairs
+    from specdec.engine.settings import Settings
+    from specdec.models.t5 import sizes
 
+    Settings(temperature=flags.temperature)
+    for size in (flags.widen_target, flags.widen_drafter):
+      if size is not None:
+        sizes.load(size)
     pairs.check_pair(flags.pair, drafter=flags.drafter)
   return batches
 
@@ -158,4 +174,11 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
   task = None if flags.task is None else "" if flags.task == "none" else flags.task
   pair = pairs.load_pair(flags.pair, dtype, drafter=flags.drafter)
-  return workload.from_pair(pair, texts, task=task, **options)
+  if flags.widen_target is not None:
+    from specdec.bench import widen
+
+    if flags.widen_drafter is not None and pair.drafter.model is None:
+      raise SpecdecError(f"--widen_drafter is for a drafter that is a T5, and {pair.drafter.name} "
+                         "is none; drop it")
+    pair = widen.widen(pair, flags.widen_target, flags.widen_drafter or "small")
+  return workload.from_pair(pair, texts, task=task, temperature=flags.temperature, **options)

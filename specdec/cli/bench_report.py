@@ -13,7 +13,8 @@ def show(record: dict[str, Any]) -> None:
   {"calls": _calls, "batches": _batches}[record["kind"]](record)
   print_line("")
   print_line(f"{record['target']} / {record['drafter']} ({record['weights']} weights), gamma "
-             f"{record['gamma']}, batch {record['batch_size']}, source {record['source_len']}, "
+             f"{record['gamma']}, {_sampling(record)}batch {record['batch_size']}, source "
+             f"{record['source_len']}, "
              f"{record['max_decode_len']} tokens, {record['dtype']}, {record['cpu'] or ''} "
              f"{record['device']} x{record['cpu_cores']}, jax {record['jax']}")
   print_line(f"medians of {record['repeats']} rounds, quartiles in brackets; ratios are taken "
@@ -42,7 +43,8 @@ def _calls(r: dict[str, Any]) -> None:
        " ".join(map(str, r["accepted_lengths"]))),
       ("tokens, target calls, alpha", f"{r['tokens']}, {r['target_calls']}, "
        + ("-" if r["alpha"] is None else f"{r['alpha']:.3f}")),
-      ("rows as in plain decoding", f"{r['identical_outputs']} of {r['batch_size']}")]
+      ("rows as in plain decoding", "sampled" if r["identical_outputs"] is None
+       else f"{r['identical_outputs']} of {r['rows']}")]
   print_table(["", ""], [list(line) for line in lines], header=False)
   print_line("")
   print_table(["alpha", "tokens an iteration", "paper's formula", "with v", "with the loop's time"],
@@ -52,12 +54,24 @@ def _calls(r: dict[str, Any]) -> None:
   if r["speed_up"]:
     print_line("")
     print_line(f"measured: {spread_text(r['speed_up'])} times plain decoding")
+  if r["expected_at_alpha"]:
+    e = r["expected_at_alpha"]
+    print_line(f"expected at its alpha, {e['alpha']:.3f}: {e['paper']:.2f} with v = 1, "
+               f"{e['with_verify_ratio']:.2f} with the measured v; measured over expected with v: "
+               f"{e['measured_over_expected']:.2f}")
+  if r["unsteady"]:
+    print_line(f"unsteady, over 15 % between quartiles: {', '.join(r['unsteady'])}; use a machine "
+               "that does nothing else, or more --repeats")
   if r["baselines"]:
     print_line("")
     print_table(["baseline", "version", "dtype", "ms a token", "x ours", "rows alike"],
                 [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
                   spread_text(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
                  for name, b in r["baselines"].items()])
+
+
+def _sampling(r: dict[str, Any]) -> str:
+  return f"temperature {r['temperature']:g}, " if r["temperature"] else ""
 
 
 def _call(r: dict[str, Any]) -> str:

@@ -37,6 +37,7 @@ COMMANDS = {
     "tune": Command("specdec.cli.tune",
                     "find the drafter that pays on your texts and device, as a gin file"),
     "ngram": Command("specdec.cli.ngram", "tables of n-grams that draft for a target"),
+    "alpha": Command("specdec.cli.alpha", "how often drafts of a drafter would be accepted"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
     "theory": Command("specdec.cli.theory", "what an acceptance rate is worth, by the formulas"),
