@@ -324,6 +324,7 @@ def _from_bench(r: _Reader) -> Record:
         alpha=r.interval("alpha", _share, "a number from 0 to 1"),
         cost_ratio=ratio("cost_ratio"), verify_ratio=ratio("verify_ratio"),
         speed_up=Interval(median(measured), low, high),
-        tokens_per_call=r.number("tokens_per_call", _positive, "a number above 0")),)
+        tokens_per_call=r.number("tokens_per_call", _positive, "a number above 0"),
+        note=r.text("note") if "note" in r.fields else ""),)
   device = r.fields.get("cpu") if r.fields.get("backend") == "cpu" else None
   return _record(r, weights, device or r.text("device"), rows, timings)

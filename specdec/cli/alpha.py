@@ -83,7 +83,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
                       "numbers above 0, up to 1")
   specs = split(flags.drafters)
   inputs = inputs_lib.read(args, flags.input_file)
-  pairs.check(flags)
+  _check_drafters(flags, specs)
   with contextlib.ExitStack() as stack:
     file = None
     if flags.json is not None:
@@ -123,6 +123,19 @@ def split(text: str | None) -> list[str]:
     raise SpecdecError(f"--drafters is {text!r}; expected drafters with commas between them, such "
                        "as drafter,copy")
   return specs
+
+
+def _check_drafters(flags: Flags, specs: Sequence[str]) -> None:
+  """Finds what is misspelt before anything is loaded."""
+  from specdec.engine import pairs as pairs_lib
+
+  if specs and flags.given("drafter"):
+    raise SpecdecError("--drafter does not go with --drafters; name all of them in --drafters")
+  if specs and flags.target is not None:
+    flags.fill("drafter", specs[0])
+  pairs.check(flags)
+  for spec in specs:
+    pairs_lib.check_pair(flags.pair, target=flags.target, drafter=spec)
 
 
 def _measure(flags: Flags, texts: Sequence[str], specs: Sequence[str],

@@ -74,6 +74,8 @@ def make_flags() -> Flags:
               "too, on the same weights; may be given several times")
   flags.group("Output")
   flags.text("json", None, "FILE", "write everything that was measured as JSON")
+  flags.text("record_task", None, "NAME", "what the record calls the task: ende and cnndm stand "
+             "beside the paper's rows in specdec table [the task]")
   flags.switch("overwrite", "replace a file that exists")
   return flags
 
@@ -106,6 +108,9 @@ def main(flags: Flags, args: Sequence[str]) -> int:
       if told is None:
         raise
       raise told from error
+    if flags.record_task is not None:
+      record |= {"task": flags.record_task, "note": f"task {record['task']} of the pair "
+                 f"{flags.pair}, {record['rows']} outputs"}
     if file:
       file.write(outputs.to_json(record))
   from specdec.cli import bench_report
@@ -130,12 +135,15 @@ def check(flags: Flags) -> list[int]:
   sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
   if flags.pair is not None and sized:
     raise SpecdecError(f"--pair does not go with --{sized[0]}: the pair has its own models")
-  for name in ("task", "input_file", "drafter", "widen_target", "widen_drafter", "temperature"):
+  for name in ("task", "input_file", "drafter", "widen_target", "widen_drafter", "temperature",
+               "record_task"):
     if flags.pair is None and flags.given(name):
       raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
-  for name in ("baseline", "alphas"):
+  for name in ("baseline", "alphas", "record_task"):
     if len(batches) > 1 and flags.given(name):
       raise SpecdecError(f"--{name} goes with a single --batch_size; give one size")
+  if flags.record_task is not None and not flags.record_task.strip():
+    raise SpecdecError("--record_task is empty; expected a name, such as ende")
   if flags.widen_drafter is not None and flags.widen_target is None:
     raise SpecdecError("--widen_drafter belongs to --widen_target; name the target's size too")
   if flags.pair is not None:

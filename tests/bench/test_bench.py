@@ -8,12 +8,16 @@ import statistics
 import numpy as np
 import pytest
 
+from specdec.analysis import records
+from specdec.analysis import theory
 from specdec.bench import measure as measure_lib
 from specdec.bench import memory
 from specdec.bench import peers
 from specdec.bench import runs
 from specdec.bench import sweep as sweep_lib
 from specdec.bench import timing
+from specdec.bench import walltime
+from specdec.bench import widen
 from specdec.bench import workload as workload_lib
 from specdec.cli import bench_report
 from specdec.cli.main import run
@@ -39,7 +43,7 @@ def screen_and_record(tmp_path_factory):
     patch.setattr(measure_lib.measure, "__kwdefaults__",
                   measure_lib.measure.__kwdefaults__ | {"buffer_bytes": BUFFER})
     assert run(["bench", "--pair=tiny", "--task=none", "--gamma=2", "--max_decode_len=12",
-                "--repeats=3", f"--json={path}", *TEXTS]) == 0
+                "--batch_size=1", "--record_task=ende", "--repeats=3", f"--json={path}", *TEXTS]) == 0
   return out.getvalue(), json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -50,7 +54,7 @@ def record(screen_and_record):
 
 def test_the_screen_shows_what_matters(screen_and_record):
   for words in ("target call, 3 tokens", "loop overhead", "memory read", "paper's formula",
-                "2 of 2", "measured: ", "gamma 2, batch 2"):
+                "2 of 2", "measured: ", "expected at its alpha", "with v = 1", "gamma 2, batch 1"):
     assert words in screen_and_record[0]
 
 
@@ -58,6 +62,7 @@ def test_the_record_says_what_was_measured_and_where(record):
   for field in ("commit", "device", "cpu", "jax", "date", "dtype", "matmul_precision", "target",
                 "gamma", "batch_size", "max_decode_len", "weights", "compile_s"):
     assert field in record
+  assert record["weights"] == "trained" and record["batches"] == 2
   for name in ("plain iteration", "speculative iteration", "target call, 1 token",
                "target call, 2 tokens", "target call, 3 tokens", "drafter call, 1 token",
                "drafter call, 2 tokens", "drafter proposal"):
@@ -78,6 +83,55 @@ def test_ratios_are_worked_out_from_the_samples(record):
       record["bytes_per_call"]["target"] / t / (BUFFER / m)
       for t, m in zip(s["plain iteration"], s[record["memory_read"]["method"]]))
   assert record["plain_read_share"]["median"] == pytest.approx(share, rel=1e-3)
+
+
+def test_expected_speed_ups_stand_beside_the_measured_one(record):
+  e, s = record["expected_at_alpha"], record["seconds"]
+  one, c, v = (s[name]["median"] for name in (
+      "target call, 1 token", "drafter call, 1 token", "target call, 3 tokens"))
+  assert e["alpha"] == pytest.approx(record["alpha"], rel=1e-4)
+  assert e["paper"] == pytest.approx(theory.speed_up(e["alpha"], 2, c / one), rel=1e-3)
+  assert e["with_verify_ratio"] == pytest.approx(
+      theory.speed_up(e["alpha"], 2, c / one, v / one), rel=1e-3)
+  assert e["measured"] == pytest.approx(record["speed_up"]["median"], rel=1e-3)
+
+
+def test_the_record_is_a_row_of_the_tables(record, tmp_path):
+  path = tmp_path / "record.json"
+  path.write_text(json.dumps(record), encoding="utf-8")
+  read = records.read(str(path))
+  row, = read.rows
+  assert (row.task, row.temperature, row.gamma) == ("ende", 0, 2)
+  assert "2 outputs" in row.note and ", trained weights," in read.label
+
+
+def test_widened_weights_are_called_so():
+  shape = tiny.config().replace(emb_dim=20, vocab_size=200)
+  widened = widen.widen(tiny.pair(), shape, shape)
+  work = workload_lib.from_pair(widened, TEXTS, task="", gamma=2, batch_size=1, source_len=8,
+                                max_decode_len=8, temperature=1.0)
+  about = measure_lib.describe(work, 3)
+  assert about["weights"] == "widened" and about["temperature"] == 1.0
+  assert len(work.sources) == 2 and work.sources[0].ids.shape == work.sources[1].ids.shape
+
+
+def test_what_wanders_is_named():
+  assert measure_lib.unsteady({"a": [1.0, 1.01, 1.02, 1.03], "b": [1.0, 1.1, 1.5, 2.0]}) == ["b"]
+
+
+def test_rows_of_the_walltime_table_go_by_what_fits():
+  plan = walltime.plan("xxl", {"ende": "translate", "cnndm": "summarize"})
+  assert len(plan) == 12 and {r.drafter for r in plan} == {"small", "base", "large"}
+  assert {(r.drafter, r.temperature, r.gamma) for r in plan if r.row == "cnndm"} >= {
+      ("small", 0, 5), ("large", 1, 3)}
+  some = walltime.plan("large", {"correct": "correct"}, [2, 3])
+  assert len(some) == 8 and {r.gamma for r in some} == {2, 3}
+  gib = 2**30
+  assert walltime.target_for(32 * gib, on_cpu=False) == "xxl"
+  assert walltime.target_for(8 * gib, on_cpu=False) == "xl"
+  assert walltime.target_for(64 * gib, on_cpu=True) == "base"
+  with pytest.raises(SpecdecError, match="use a device with more memory"):
+    walltime.target_for(gib / 4, on_cpu=True)
 
 
 def test_counts_are_those_of_decoding(record):
