@@ -43,7 +43,8 @@ def screen_and_record(tmp_path_factory):
     patch.setattr(measure_lib.measure, "__kwdefaults__",
                   measure_lib.measure.__kwdefaults__ | {"buffer_bytes": BUFFER})
     assert run(["bench", "--pair=tiny", "--task=none", "--gamma=2", "--max_decode_len=12",
-                "--batch_size=1", "--record_task=ende", "--repeats=3", f"--json={path}", *TEXTS]) == 0
+                "--batch_size=1", "--record_task=ende", "--repeats=3", f"--json={path}",
+                *TEXTS]) == 0
   return out.getvalue(), json.loads(path.read_text(encoding="utf-8"))
 
 
