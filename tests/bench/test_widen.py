@@ -15,13 +15,14 @@ from specdec.engine.pairs import Pair
 from specdec.errors import SpecdecError
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.scorer import T5Scorer
+from specdec.testing import numpy_t5
 from specdec.testing import tiny
 
 SMALL = tiny.config()
 LARGE = SMALL.replace(vocab_size=SMALL.vocab_size + 40, emb_dim=44, num_heads=3, head_dim=12,
                       mlp_dim=52, num_encoder_layers=2, num_decoder_layers=3)
 DRAFTER = LARGE.replace(emb_dim=28, num_decoder_layers=2)
-SOURCE, DECODER = [[5, 9, 14, 30, 1], [7, 1, 0, 0, 0]], [[0, 8, 21, 33], [0, 1, 2, 3]]
+SOURCE, DECODER = [[5, 9, 14, 30, 1], [7, 1, 0, 0, 0]], [[0, 8, 21, 33], [0, 4, 2, 3]]
 TEXTS = ("A small boat.", "The cat sleeps.")
 
 
@@ -44,16 +45,33 @@ def _tied(config):
   return jax.tree_util.tree_map_with_path(draw, weights_lib.abstract(config))
 
 
+def _oracle(params, config, row):
+  """Logits in float64, of a row of `SOURCE` and `DECODER`; takes no compiling."""
+  tree = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+  return numpy_t5.logits(tree, config, [i for i in SOURCE[row] if i], DECODER[row])
+
+
 @pytest.mark.parametrize("changes, scale", [
     ({}, 1.0),
     # So small a stream that the epsilon of the norms decides what comes out.
     ({}, 1e-3),
     ({"logits_via_embedding": True, "mlp_activations": ("relu",), "relpos_per_layer": True}, 1.0),
-], ids=["v1.1", "epsilon", "v1.0 with a bias per layer"])
-def test_logits_are_those_of_the_small_model(changes, scale):
+    ({"dtype": "bfloat16"}, 1.0),
+], ids=["v1.1", "epsilon", "v1.0 with a bias per layer", "bfloat16"])
+def test_weights_of_any_variant_say_what_they_said(changes, scale):
   small = _model(SMALL.replace(**changes), scale)
-  large = widen_lib.widen_model(small, LARGE.replace(**changes))
-  wanted, found = small.logits(SOURCE, DECODER), large.logits(SOURCE, DECODER)
+  large = widen_lib.widen_model(small, LARGE)
+  before, after = (weights_lib.restore(m.weights, m.config) for m in (small, large))
+  assert large.config.dtype == small.config.dtype
+  for row in range(2):
+    wanted, found = (_oracle(x, m.config, row) for x, m in ((before, small), (after, large)))
+    np.testing.assert_allclose(found[:, :SMALL.vocab_size], wanted, atol=5e-6, rtol=0)
+    # For a library without our mask: a tie with id 0, which comes first.
+    np.testing.assert_array_equal(found[:, SMALL.vocab_size:], found[:, :1].repeat(40, 1))
+
+
+def test_logits_are_those_of_the_small_model(pair):
+  wanted, found = (p.target.logits(SOURCE, DECODER) for p in (tiny.pair(), pair))
   assert found.shape[-1] == LARGE.vocab_size
   np.testing.assert_allclose(found[..., :SMALL.vocab_size], wanted, atol=1e-4, rtol=0)
   assert (found[..., SMALL.vocab_size:] == -np.inf).all()
@@ -93,17 +111,13 @@ def drafters_plan(spec):
 
 
 def test_bfloat16_keeps_the_scales_in_float32():
-  small = _model(SMALL.replace(dtype="bfloat16"))
-  large = widen_lib.widen_model(small, LARGE)
-  assert large.config.dtype == "bfloat16"
+  large = widen_lib.widen_model(_model(SMALL.replace(dtype="bfloat16")), LARGE)
   decoder = large.weights["decoder"]
-  assert decoder["decoder_norm"]["scale"].dtype == np.float32
-  assert decoder["layers_0"]["mlp"]["wo"]["kernel" + "_out_in" * large.scorer.out_in].dtype.name \
-      == "bfloat16"
-  scales = np.asarray(decoder["decoder_norm"]["scale"])[:SMALL.emb_dim]
-  np.testing.assert_allclose(scales, (SMALL.emb_dim / LARGE.emb_dim) ** 0.5, rtol=1e-6)
-  wanted, found = small.logits(SOURCE, DECODER), large.logits(SOURCE, DECODER)
-  np.testing.assert_allclose(found[..., :SMALL.vocab_size], wanted, atol=0.15, rtol=0.02)
+  scale = decoder["decoder_norm"]["scale"]
+  kernel, = decoder["layers_0"]["mlp"]["wo"].values()
+  assert scale.dtype == np.float32 and kernel.dtype.name == "bfloat16"
+  np.testing.assert_allclose(np.asarray(scale)[:SMALL.emb_dim],
+                             (SMALL.emb_dim / LARGE.emb_dim) ** 0.5, rtol=1e-6)
 
 
 def test_a_drafter_without_weights_gets_the_large_vocabulary():
