@@ -33,9 +33,9 @@ Usage
   specdec ngram show [FLAGS] DIR [TEXT]
 
 OUT is a new folder. Texts may be any in the target's language, but a draft has to guess
-what the target says: its own outputs are best. --from_target decodes the texts first and
-counts what comes out; --ids_file takes what specdec generate --output_file has written.
-show tells what tables hold, and what they expect after TEXT."""
+what the target says: its own outputs are best. --from_target decodes the texts first
+and counts what comes out; --ids_file takes what specdec generate --output_file has
+written. show tells what tables hold, and what they expect after TEXT."""
 
 OUTRO = """\
 Examples
