@@ -226,13 +226,15 @@ def _show(flags: Flags, args: Sequence[str]) -> int:
 
   folder = drafter_folder.load(args[0])
   tables = ngrams.tables_of(folder)
+  vocabulary = None
+  if len(args) == 2:
+    vocabulary = _vocabulary(flags)
+    ngrams.check_vocabulary(folder, vocabulary)
   outputs.print_line(f"{args[0]}: {ngrams.describe(tables)}, {_size(args[0]) / 1000:.4g} kB")
   outputs.print_line(f"from {folder.source or 'an unnamed source'}; vocabulary fingerprint "
                      f"{folder.vocabulary[:12]}")
-  if len(args) == 1:
+  if vocabulary is None:
     return 0
-  vocabulary = _vocabulary(flags)
-  ngrams.check_vocabulary(folder, vocabulary)
   ids = vocabulary.encode(args[1])
   after = ngrams.after(tables, ids[:-1] if ids[-1:] == [vocabulary.eos_id] else ids)
   used = vocabulary.pieces(after.history)
