@@ -343,9 +343,9 @@ class _Scored:
   def __init__(self, job: Job, batch: Batch, fetched: dict[str, Any]):
     self._batch, self._dtype = batch, job.pair.target.config.dtype
     encoded = [job.encoded[i] for i in batch.example_ids]
-    width = job_lib.power_of_two(max(len(e.ids) for e in encoded), 16)
-    self._source = models.make_source([e.ids for e in encoded], width=width, rows=batch.size,
-                                      begin=[e.begin for e in encoded])
+    self._source = models.make_source(
+        [e.ids for e in encoded], width=job_lib.source_width(encoded), rows=batch.size,
+        begin=[e.begin for e in encoded])
     length = np.maximum(fetched["length"] - 1, 0)
     size = job_lib.power_of_two(max(int(length.max()), 1), 8)
     ids = np.zeros((batch.size, size + 1), np.int32)
