@@ -13,6 +13,7 @@ from specdec.bench import timing
 from specdec.bench.peers import Peer
 from specdec.bench.timing import Spread
 from specdec.bench.workload import Workload
+from specdec.errors import SpecdecError
 
 PLAIN, SPECULATIVE = "plain iteration", "speculative iteration"
 WHOLE = "specdec"
@@ -33,8 +34,17 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
     peers: other libraries, made when their turn comes.
     buffer_bytes: of the memory read, see `memory.readers`.
     progress: told what goes on.
+
+  Raises:
+    SpecdecError: there are baselines, and several batches or a temperature that they know
+      nothing of.
   """
   gamma = workload.gamma
+  if peers:
+    single(workload, "baselines")
+  if peers and not workload.greedy:
+    raise SpecdecError(f"temperature {workload.temperature:g} does not go with baselines, which "
+                       "decode greedily; expected 0")
   progress("compiling plain decoding")
   plain = runs.Decode(workload, 0)
   progress("compiling speculative decoding")
@@ -83,6 +93,13 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
       "baselines": {p.name: _compared(p, plain, samples) for p in others},
       "samples_s": {name: timing.rounded(v) for name, v in samples.items()},
   }
+
+
+def single(workload: Workload, what: str) -> None:
+  """Refuses several batches for what decodes one."""
+  if workload.more:
+    raise SpecdecError(f"{what} decode a batch, and the texts make {len(workload.sources)} "
+                       "batches; expected a single one: raise --batch_size or give fewer texts")
 
 
 def _warm(sample: Callable[[], float]) -> Callable[[], float]:

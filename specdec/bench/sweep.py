@@ -25,6 +25,7 @@ def sweep(workload: Workload, batches: Sequence[int], *, repeats: int = 15,
     repeats: rounds; every size gives one sample per round.
     progress: told what goes on.
   """
+  measure.single(workload, "several batch sizes")
   batches = sorted({1, *batches})
   gamma = workload.gamma
   plain, speculative, subjects = {}, {}, {}

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import math
 import pathlib
 
 import jax
 
 from specdec.analysis import paper
+from specdec.checkpoints import mapping
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sizes
-from specdec.models.t5 import weights as weights_lib
 
 # Largest last.
 TARGETS = ("base", "large", "xl", "xxl")
@@ -80,8 +81,9 @@ def target_for(memory_bytes: float, on_cpu: bool) -> str:
   """
   def needed(target: str) -> float:
     drafter = _ORDER[min(_ORDER.index(target) - 1, _ORDER.index("large"))]
-    count = sum(weights_lib.count(sizes.load(size)) for size in (target, drafter))
-    return count * (4 * _CPU_SLACK if on_cpu else 2 * _SLACK)
+    shapes = [shape for size in (target, drafter)
+              for shape in mapping.parameter_shapes(sizes.load(size).to_dict()).values()]
+    return sum(map(math.prod, shapes)) * (4 * _CPU_SLACK if on_cpu else 2 * _SLACK)
 
   wanted = TARGETS[:TARGETS.index(_CPU_TARGET) + 1] if on_cpu else TARGETS
   fitting = [target for target in wanted if needed(target) <= memory_bytes]

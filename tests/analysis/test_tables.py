@@ -167,6 +167,17 @@ def test_a_record_of_bench(tmp_path):
   assert record.timings == records.Timings("drafter", (0.1, 0.1, 0.12), 0.03)
 
 
+def test_a_record_of_bench_whose_drafter_has_no_calls(tmp_path):
+  seconds = {k: v for k, v in measured.BENCH["seconds"].items() if "drafter" not in k}
+  seconds["drafter proposal"] = {**measured.SPREAD, "median": 0.01}
+  record = records.read(measured.write(
+      tmp_path / "a.json", measured.BENCH, seconds=seconds, temperature=1.0, task="ende",
+      weights="widened", note="made up"))
+  row, = record.rows
+  assert record.timings.drafter_call_s == 0.005 and record.weights == "widened"
+  assert (row.task, row.temperature, row.note) == ("ende", 1, "made up")
+
+
 def test_the_record_that_comes_with_the_package_has_timings_and_no_rows():
   record = records.read(str(ROOT / "specdec" / "assets" / "bench" / "base_small.json"))
   assert record.rows == () and len(record.timings.target_call_s) == 5

@@ -129,7 +129,7 @@ def test_rows_of_the_walltime_table_go_by_what_fits():
   assert len(some) == 8 and {r.gamma for r in some} == {2, 3}
   gib = 2**30
   assert walltime.target_for(32 * gib, on_cpu=False) == "xxl"
-  assert walltime.target_for(8 * gib, on_cpu=False) == "xl"
+  assert walltime.target_for(10 * gib, on_cpu=False) == "xl"
   assert walltime.target_for(64 * gib, on_cpu=True) == "base"
   with pytest.raises(SpecdecError, match="use a device with more memory"):
     walltime.target_for(gib / 4, on_cpu=True)
@@ -172,6 +172,16 @@ def test_drafters_without_weights_go_by_their_names():
     with pytest.raises(SpecdecError, match=words):
       workload_lib.from_sizes("tiny", spec, gamma=2, batch_size=1, source_len=8,
                               max_decode_len=8)
+
+
+def test_baselines_and_sweeps_decode_one_greedy_batch():
+  two = models.workload(1, more=(models.workload(1).source,))
+  with pytest.raises(SpecdecError, match="2 batches; expected a single one"):
+    measure_lib.measure(two, peers=[lambda work: None])
+  with pytest.raises(SpecdecError, match="2 batches; expected a single one"):
+    sweep_lib.sweep(two, [2])
+  with pytest.raises(SpecdecError, match=r"temperature 1 .* expected 0"):
+    measure_lib.measure(models.workload(1, temperature=1.0), peers=[lambda work: None])
 
 
 def test_random_weights_run_to_the_end_without_eos():
