@@ -55,4 +55,19 @@ done <<< "$rows"
 
 "$bin/specdec" table walltime "${walltime[@]}" | tee "$folder/walltime.md"
 "$bin/specdec" table expected "${walltime[@]}" | tee "$folder/expected.md"
-"$bin/specdec" report "${walltime[@]}" --output="$folder/report.html" --overwrite
+# Acceptance does not go by size: the pair as it is.
+alphas=()
+for pairing in ${tasks//,/ }; do
+  task="${pairing#*=}"
+  for temperature in 0 1; do
+    record="$folder/alpha-$task-t$temperature.json"
+    alphas+=("--record=$record")
+    [ -s "$record" ] && continue
+    "$bin/specdec" alpha --pair="$pair" --task="$task" --temperature="$temperature" \
+      --leniences=1,0.5,0.3,0.1 --input_file="$inputs/$task.txt" \
+      --json="$record.part" --overwrite < /dev/null
+    mv "$record.part" "$record"
+  done
+done
+"$bin/specdec" table alpha "${alphas[@]}" | tee "$folder/alpha.md"
+"$bin/specdec" report "${walltime[@]}" "${alphas[@]}" --output="$folder/report.html" --overwrite
