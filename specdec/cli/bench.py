@@ -24,7 +24,7 @@ specdec bench: measures plain and speculative decoding, and the calls they consi
 Usage
   specdec bench [--target_size=SIZE --drafter_size=SIZE] [FLAGS]
   specdec bench --pair=NAME|DIR [--drafter=SPEC] [FLAGS] [TEXT ...]
-  specdec bench --pair=NAME|DIR --widen_target=SIZE [--widen_drafter=SIZE] [FLAGS] [TEXT]
+  specdec bench --pair=NAME|DIR --widen_target=SIZE [--widen_drafter=SIZE] [FLAGS] ...
 
 Everything takes turns in one process, after warm-up and compilation. Sizes have
 random weights: how long an iteration takes does not depend on how many drafts stand,
