@@ -28,8 +28,8 @@ Usage
 
 Everything takes turns in one process, after warm-up and compilation. Sizes have
 random weights: how long an iteration takes does not depend on how many drafts stand,
-so the speed-up follows for any acceptance rate. A widened pair has the acceptance of its
-own small models and the cost of those sizes."""
+so the speed-up follows for any acceptance rate. A widened pair has the acceptance of
+its own small models and the cost of those sizes."""
 
 OUTRO = """\
 Examples
