@@ -24,8 +24,8 @@ Usage
   specdec alpha [FLAGS] --input_file=FILE
 
 The target decodes the texts alone; then p and q are compared at every position of what
-it said, for all drafters and leniences in one pass of the target. Intervals are 95 %, by
-a bootstrap over outputs."""
+it said, for all drafters and leniences in one pass of the target. Intervals are of
+95 %, by a bootstrap over outputs."""
 
 OUTRO = """\
 Examples
