@@ -16,6 +16,9 @@ install_into "$environment" ".[test]"
 # Without the checkout on the path, `specdec` is the installed package.
 export PYTHONSAFEPATH=1
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}" TF_CPP_MIN_LOG_LEVEL=2
+# Nearly all of the suite's time is compilation. The code generator at its lowest level takes
+# half of it, on the same optimised HLO; SPECDEC_TEST_XLA_FLAGS= tests what users run.
+export XLA_FLAGS="${XLA_FLAGS:-} ${SPECDEC_TEST_XLA_FLAGS---xla_backend_optimization_level=0}"
 # A process per core; tests of one file share compiled programs, so they stay together.
 exec "$environment/bin/python" -m pytest -p no:cacheprovider --import-mode=importlib \
   -n "${SPECDEC_TEST_PROCESSES:-2}" --dist loadfile "$@"

@@ -16,7 +16,6 @@ from specdec.engine.pace import Fixed
 from specdec.engine.pace import Pace
 from specdec.engine.pace import Watched
 from specdec.engine.run import Run
-from specdec.engine.run import Timed
 
 # Enough for medians and for a first idea of the acceptance, whatever the outputs' lengths.
 _ITERATIONS = 48
@@ -49,30 +48,33 @@ def measure(job: Job, sizes: Sequence[int] | None = None) -> Costs:
   # Only shapes are taken from these costs.
   job = dataclasses.replace(job, costs=Costs((1.0,) * len(sizes), 0.0, sizes), trace=False)
   batches = _alike(job)
+  # To the limit, or what a run costs beside its iterations would weigh more on those of the
+  # sizes that need few.
+  endless = dataclasses.replace(job, settings=dataclasses.replace(job.settings, eos_ids=()))
   times: dict[int, list[float]] = {size: [] for size in sizes}
-  spent = dict.fromkeys(sizes, 0.0)
   for size in sizes:
-    _timed(job, batches[0], size)  # Compiles.
-  counts = np.zeros(2, np.int64)
-  for i in range(max(_ROUNDS, len(batches))):
+    _run(endless, batches[0], size)  # Compiles.
+  for i in range(_ROUNDS):
     for size in sizes if i % 2 == 0 else reversed(sizes):
-      last = size == sizes[-1]
-      enough = i >= _ROUNDS and (not last or counts[0] >= _TESTED)
-      if enough or (i and spent[size] > _SECONDS):
-        continue
-      segments, found = _timed(job, batches[i % len(batches)], size)
-      mine = [s for s in segments if s.size == size and s.iterations]
-      seconds = sum(s.seconds for s in mine)
-      times[size].append(seconds / sum(s.iterations for s in mine))
-      spent[size] += seconds
-      if last and i < len(batches):
-        counts += found
-  tested, accepted = counts.tolist()
-  batch = batches[0]
+      if sum(times[size]) < _SECONDS / _ITERATIONS:
+        times[size].append(_seconds(_run(endless, batches[0], size), size))
   medians = [statistics.median(times[size]) for size in sizes]
   return Costs(tuple(rounded(t / medians[0]) for t in medians),
-               rounded(accepted / tested) if tested else 0.0, sizes,
-               batch_size=batch.size * job.settings.num_decodes)
+               rounded(_acceptance(job, batches, sizes[-1])), sizes,
+               batch_size=batches[0].size * job.settings.num_decodes)
+
+
+def _acceptance(job: Job, batches: Sequence[Batch], size: int) -> float:
+  """Share of tested tokens that were accepted, 0 where nothing was drafted."""
+  tested = accepted = 0
+  for batch in batches:
+    run = _run(job, batch, size)
+    found = run.fetch()
+    tested += int(np.sum(found["tested"][:run.rows_used]))
+    accepted += int(np.sum(found["accepted"][:run.rows_used]))
+    if tested >= _TESTED:
+      break
+  return accepted / tested if tested else 0.0
 
 
 def sizes_for(job: Job) -> tuple[int, ...]:
@@ -90,8 +92,8 @@ def _alike(job: Job) -> list[Batch]:
   return [batch for batch in batches if width(batch) == width(batches[0])]
 
 
-def _timed(job: Job, batch: Batch, size: int) -> tuple[list[Timed], tuple[int, int]]:
-  """Segments of a decode at one size, and the tested and accepted tokens of its rows."""
+def _run(job: Job, batch: Batch, size: int) -> Run:
+  """A decode at one size, done."""
   rows = batch.size * job.settings.num_decodes
   pace: Pace = Fixed(size, rows)
   if size and job.pair.drafter.drafter.abstains:
@@ -99,9 +101,13 @@ def _timed(job: Job, batch: Batch, size: int) -> tuple[list[Timed], tuple[int, i
   run = Run(job, batch, pace, watchful=True)
   run.wait()
   run.advance(_ITERATIONS)
-  found = run.fetch()
-  used = slice(0, run.rows_used)
-  return run.segments, (int(np.sum(found["tested"][used])), int(np.sum(found["accepted"][used])))
+  return run
+
+
+def _seconds(run: Run, size: int) -> float:
+  """Seconds of an iteration of the program of a size."""
+  mine = [s for s in run.segments if s.size == size and s.iterations]
+  return sum(s.seconds for s in mine) / sum(s.iterations for s in mine)
 
 
 def rounded(value: float) -> float:

@@ -12,9 +12,9 @@ import numpy as np
 
 from specdec.engine.costs import Costs
 
-# Iterations between decisions: a look at the counts costs the host some hundred
-# microseconds, and a decision wants a few drafts to go by.
-SEGMENT = 8
+# Iterations between decisions: a look at the counts costs the host up to a millisecond, and a
+# decision wants some drafts to go by.
+SEGMENT = 16
 # Iterations that a row decodes plainly before it may try again; doubled every time.
 REST = 32
 # How many tested tokens the acceptance that was measured beforehand counts as much as.
@@ -119,7 +119,11 @@ class Auto:
 
   def next(self) -> Segment:
     gamma = np.where(self._running, self._gamma, 0).astype(np.int32)
-    return Segment(int(gamma.max(initial=0)), gamma, self._begin + SEGMENT - self._now)
+    size = int(gamma.max(initial=0))
+    # Nothing is learnt while all of them rest: on to where the first may try again.
+    resting = self._rest - self._rested
+    end = self._begin + (SEGMENT if size else int(resting[self._running].min(initial=REST)))
+    return Segment(size, gamma, max(end - self._now, 1))
 
   def observe(self, counts: Counts) -> None:
     self._now, self._running = counts.iterations, counts.running

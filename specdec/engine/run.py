@@ -95,6 +95,7 @@ class Run:
           np.arange(rows) < self.rows_used, self._capacity, copies)
     self._level = np.asarray(prompt.length)
     self._lags = False
+    self._iterations = 0
 
   def _method(self, gamma: int) -> Method:
     """The program of one size."""
@@ -133,13 +134,15 @@ class Run:
     if isinstance(self._pace, Fixed) and not self._watchful:
       self._go(self._pace.next(), max_iterations)
       return
-    end = int(self._state.iterations) + max_iterations
+    end = self._iterations + max_iterations
     while True:
       segment = self._pace.next()
-      now = int(self._state.iterations)
+      # As the host counts: asking the device would make it wait for the last program.
+      now = self._iterations
       begin = time.perf_counter()
       self._go(segment, min(segment.iterations, end - now))
       counts = self._counts()
+      self._iterations = counts.iterations
       if self._watchful:
         self.segments.append(Timed(segment.size, counts.iterations - now,
                                    time.perf_counter() - begin))

@@ -35,4 +35,6 @@ def chi_square(counts: Mapping[Hashable, int],
 def p_value(*fits: tuple[float, int]) -> float:
   """Chance of so bad a fit or worse, over independent samples taken together."""
   statistic, freedom = (sum(part) for part in zip(*fits))
+  if freedom == 0:  # A law with one outcome: it fits, or it does not.
+    return float(statistic == 0)
   return float(stats.chi2.sf(statistic, freedom))
