@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 import statistics
+import time
 
 import numpy as np
 
@@ -17,13 +18,11 @@ from specdec.engine.pace import Pace
 from specdec.engine.pace import Watched
 from specdec.engine.run import Run
 
-# Enough for medians and for a first idea of the acceptance, whatever the outputs' lengths.
-_ITERATIONS = 48
+# A run is cut after so many iterations: long outputs tell no more.
+_ITERATIONS = 256
 _ROUNDS = 3
-# Per size: a large model needs no more than that, and a small one settles within it.
-_SECONDS = 2.0
-# Tested tokens that make an acceptance rate worth believing: a standard error of 0.03.
-_TESTED = 256
+# Inputs that are decoded at every size, and the most seconds that one size may take a round.
+_INPUTS, _SECONDS = 8, 2.0
 
 
 def ready(job: Job) -> Job:
@@ -34,10 +33,11 @@ def ready(job: Job) -> Job:
 
 
 def measure(job: Job, sizes: Sequence[int] | None = None) -> Costs:
-  """Decodes a job's first batches at every size, in turns, and returns what it cost.
+  """Decodes a job's first inputs at every size, in turns, and returns what it cost.
 
-  Each size is a program that the run compiles anyway. Acceptance is counted at the largest,
-  over as many of the first inputs as it takes.
+  Whole decodes are timed: rows of a batch wait for each other, and a run costs something
+  beside its iterations. `Costs.iteration` is what makes the formula give the measured
+  speed-up at the measured acceptance. Each size is a program that the run compiles anyway.
 
   Args:
     job: with one input or more.
@@ -48,33 +48,26 @@ def measure(job: Job, sizes: Sequence[int] | None = None) -> Costs:
   # Only shapes are taken from these costs.
   job = dataclasses.replace(job, costs=Costs((1.0,) * len(sizes), 0.0, sizes), trace=False)
   batches = _alike(job)
-  # To the limit, or what a run costs beside its iterations would weigh more on those of the
-  # sizes that need few.
-  endless = dataclasses.replace(job, settings=dataclasses.replace(job.settings, eos_ids=()))
-  times: dict[int, list[float]] = {size: [] for size in sizes}
   for size in sizes:
-    _run(endless, batches[0], size)  # Compiles.
+    _run(job, batches[0], size)  # Compiles.
+  begin = time.perf_counter()
+  _run(job, batches[0], sizes[-1])
+  batches = batches[:max(int(_SECONDS / (time.perf_counter() - begin)), 1)]
+  seconds: dict[int, list[float]] = {size: [] for size in sizes}
+  counts = np.zeros(2, np.int64)
   for i in range(_ROUNDS):
     for size in sizes if i % 2 == 0 else reversed(sizes):
-      if sum(times[size]) < _SECONDS / _ITERATIONS:
-        times[size].append(_seconds(_run(endless, batches[0], size), size))
-  medians = [statistics.median(times[size]) for size in sizes]
-  return Costs(tuple(rounded(t / medians[0]) for t in medians),
-               rounded(_acceptance(job, batches, sizes[-1])), sizes,
-               batch_size=batches[0].size * job.settings.num_decodes)
-
-
-def _acceptance(job: Job, batches: Sequence[Batch], size: int) -> float:
-  """Share of tested tokens that were accepted, 0 where nothing was drafted."""
-  tested = accepted = 0
-  for batch in batches:
-    run = _run(job, batch, size)
-    found = run.fetch()
-    tested += int(np.sum(found["tested"][:run.rows_used]))
-    accepted += int(np.sum(found["accepted"][:run.rows_used]))
-    if tested >= _TESTED:
-      break
-  return accepted / tested if tested else 0.0
+      begin = time.perf_counter()
+      runs = [_run(job, batch, size) for batch in batches]
+      seconds[size].append(time.perf_counter() - begin)
+      if size == sizes[-1] and not i:
+        counts = sum(map(_counts, runs))
+  alpha = float(counts[1] / counts[0]) if counts[0] else 0.0
+  gains = [statistics.median(a / b for a, b in zip(seconds[0], seconds[size])) for size in sizes]
+  # What the formula promises where iterations cost nothing more than plain ones.
+  promised = Costs((1.0,) * len(sizes), alpha, sizes).speed_up(alpha)
+  return Costs(tuple(rounded(p / g) for p, g in zip(promised.tolist(), gains)), rounded(alpha),
+               sizes, batch_size=batches[0].size * job.settings.num_decodes)
 
 
 def sizes_for(job: Job) -> tuple[int, ...]:
@@ -86,28 +79,29 @@ def sizes_for(job: Job) -> tuple[int, ...]:
 
 
 def _alike(job: Job) -> list[Batch]:
-  """The first batches that share the shapes of the very first."""
+  """The first batches that share the shapes of the very first, for some inputs."""
   batches = plan(job)[0]
   width = lambda batch: source_width([job.encoded[i] for i in batch.example_ids])
-  return [batch for batch in batches if width(batch) == width(batches[0])]
+  alike = [batch for batch in batches if width(batch) == width(batches[0])]
+  return alike[:-(-_INPUTS // alike[0].size)]
 
 
 def _run(job: Job, batch: Batch, size: int) -> Run:
-  """A decode at one size, done."""
+  """A decode at one size, done and fetched."""
   rows = batch.size * job.settings.num_decodes
   pace: Pace = Fixed(size, rows)
   if size and job.pair.drafter.drafter.abstains:
     pace = Watched(pace)
-  run = Run(job, batch, pace, watchful=True)
-  run.wait()
+  run = Run(job, batch, pace)
   run.advance(_ITERATIONS)
+  run.wait()
   return run
 
 
-def _seconds(run: Run, size: int) -> float:
-  """Seconds of an iteration of the program of a size."""
-  mine = [s for s in run.segments if s.size == size and s.iterations]
-  return sum(s.seconds for s in mine) / sum(s.iterations for s in mine)
+def _counts(run: Run) -> np.ndarray:
+  """Tested and accepted tokens of a run's rows."""
+  found = run.fetch()
+  return np.array([found[name][:run.rows_used].sum() for name in ("tested", "accepted")])
 
 
 def rounded(value: float) -> float:

@@ -23,7 +23,8 @@ class Costs:
   the row alone.
 
   Attributes:
-    iteration: of an iteration at each size: proposal, target call and all around them.
+    iteration: of an iteration at each size: proposal, target call and all around them. Worked
+      out of whole decodes, so that waiting for the slowest row of a batch is part of it.
     alpha: share of tested tokens that were accepted while measuring; what is believed of
       a row before it has a history of its own.
     sizes: tokens drafted per iteration, increasing; 0 is plain decoding.

@@ -234,7 +234,7 @@ def _perfect(drafter):
   """Decodes with models that are all the target."""
   target = markov.random_weights(7, toy.V, kinds=4)
   params = CascadeParams(target, CascadeParams(target, target))
-  return toy.decode(Method(toy.SCORER, drafter, OUTER), toy.weights(target, params),
+  return toy.decode(Method(CountingScorer(toy.V), drafter, OUTER), toy.weights(target, params),
                     settings=1.0, max_len=LONG, eos=(), capacity_len=LONG)
 
 
