@@ -9,7 +9,7 @@ import pytest
 from specdec.bench import runs
 from specdec.models.t5 import cache as cache_lib
 from specdec.models.t5.scorer import T5Scorer
-from specdec.testing import hlo
+from specdec.bench import hlo
 from tests.bench import models
 
 

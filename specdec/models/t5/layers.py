@@ -85,6 +85,15 @@ class Projection(nn.Module):
     return out.reshape((*x.shape[:-1], self.features))
 
 
+def _apart(x: Array) -> Array:
+  """Has the compiler rearrange a product itself, if it must, and not the matrix it came of.
+
+  Where a projection is nothing but reshaped to heads, a TPU's compiler makes one operation
+  of the two, which wants its matrix turned around and copies it for that.
+  """
+  return lax.platform_dependent(x, cpu=lambda x: x, default=lax.optimization_barrier)
+
+
 class Attention(nn.Module):
   """Multi-head attention without the 1/sqrt(K) factor, as in T5."""
 
@@ -127,7 +136,7 @@ class Attention(nn.Module):
     return self._heads(self.key(encoded)), self._heads(self.value(encoded))
 
   def cross_query(self, x: Array) -> Array:
-    return self._heads(self.query(x))
+    return self._heads(_apart(self.query(x)))
 
   def attend(self, q: Array, k: Array, v: Array, bias: Array,
              deterministic: bool = True) -> Array:
