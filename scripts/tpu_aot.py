@@ -71,10 +71,11 @@ def write(programs: dict, chip) -> dict:
   """The record so far, written."""
   order = [*projection.of_paper(), *programs]
   programs = {name: programs[name] for name in dict.fromkeys(order) if name in programs}
+  here = records.environment()
   record = {
       "kind": "tpu aot", **settings(), "chip": chip.device_kind,
       "libtpu": importlib.metadata.version("libtpu"),
-      **{k: v for k, v in records.environment().items() if k in ("specdec", "commit", "jax", "date")},
+      **{k: here[k] for k in ("specdec", "commit", "jax", "date")},
       "hbm_bytes_per_s": aot.HBM_BYTES_PER_S, "programs": programs,
       "projection": projection.rows({k: p["figures"] for k, p in programs.items()}),
       "assumptions": list(projection.ASSUMPTIONS)}

@@ -61,13 +61,13 @@ def rows(programs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     if plain is None or figures is None:
       continue
     tokens = theory.tokens_per_iteration(row["alpha"], row["gamma"])
-    ratio = lambda of: round(tokens * of(plain) / of(figures), 2)
     out.append({
         **{k: row[k] for k in ("task", "drafter", "temperature", "gamma", "alpha")},
         "paper": row["speed_up"], "tokens_per_iteration": round(tokens, 2),
         "iteration_ms": round(1e3 * seconds(figures), 2),
-        "from_bytes": ratio(seconds),
-        "from_cycles": ratio(lambda f: f["estimated_cycles"])})
+        "from_bytes": round(tokens * seconds(plain) / seconds(figures), 2),
+        "from_cycles": round(
+            tokens * plain["estimated_cycles"] / figures["estimated_cycles"], 2)})
   return out
 
 

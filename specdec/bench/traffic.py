@@ -189,7 +189,7 @@ class _Walk:
       results = results[:1] if i.opcode == "copy-start" else results[1:2]
     fused = self._module.computations[i.called[0]] if i.opcode == "fusion" else None
     written = self._written(i, results, computation, fused)
-    moved = fused is None and i.opcode in hlo.MOVES or fused is not None and _only_moves(fused)
+    moved = (fused is None and i.opcode in hlo.MOVES) or (fused is not None and _only_moves(fused))
     for n, name in enumerate(i.operands):
       operand = computation.get(name)
       if operand is None:
@@ -302,7 +302,7 @@ def _used(module: hlo.Module, name: str, index: int, source: Array) -> int:
     for user in fused.values():
       if value not in user.operands:
         continue
-      if user.opcode == "bitcast" or user.opcode == "fusion" and _renames(module, user):
+      if user.opcode == "bitcast" or (user.opcode == "fusion" and _renames(module, user)):
         pending.append(user.name)
       elif user.opcode in _PARTS and user.operands[0] == value:
         out += _bytes(_whole(user))

@@ -1,4 +1,4 @@
-"""A small pair compiled for a TPU-v4 chip, in a process of its own: libtpu stays out of this one."""
+"""A small pair compiled for a TPU-v4 chip, in another process: libtpu stays out of this one."""
 
 import importlib.util
 import json

@@ -43,9 +43,9 @@ MODULE = """HloModule m, input_output_alias={{ {{0}}: (1, {{}}, may-alias) }}
 }}
 
 ENTRY %main (weights: bf16[256,128], state: bf16[64,128]) -> (bf16[256,128], bf16[64,128]) {{
-  %weights = bf16[256,128]{{1,0:T(8,128)(2,1)}} parameter(0), metadata={{op_name="weights[\\'k\\']"}}
-  %state = bf16[64,128]{{1,0:T(8,128)(2,1)}} parameter(1), metadata={{op_name="state.cache"}}
-  %t = (bf16[256,128]{{1,0:T(8,128)(2,1)}}, bf16[64,128]{{1,0:T(8,128)(2,1)}}) tuple(%weights, %state)
+  %w = bf16[256,128]{{1,0:T(8,128)(2,1)}} parameter(0), metadata={{op_name="weights[\\'k\\']"}}
+  %k = bf16[64,128]{{1,0:T(8,128)(2,1)}} parameter(1), metadata={{op_name="state.cache"}}
+  %t = (bf16[256,128]{{1,0:T(8,128)(2,1)}}, bf16[64,128]{{1,0:T(8,128)(2,1)}}) tuple(%w, %k)
   ROOT %r = (bf16[256,128]{{1,0}}, bf16[64,128]{{1,0}}) while(%t), condition=%more, body=%body
 }}
 """
@@ -62,7 +62,8 @@ def rewritten(iteration):
 
 
 def test_a_weight_that_is_multiplied_is_read_once():
-  found = read("  %y = bf16[8,128]{1,0:T(8,128)(2,1)S(3)} fusion(%w, %x), kind=kOutput, calls=%uses")
+  found = read(
+      "  %y = bf16[8,128]{1,0:T(8,128)(2,1)S(3)} fusion(%w, %x), kind=kOutput, calls=%uses")
   assert found.read("weights") == WEIGHT
   assert found.read() == WEIGHT and found.written() == 0
   assert rewritten(found) == []
@@ -92,10 +93,10 @@ def test_turning_around_into_the_fast_memory_is_a_rewrite_too():
 
 
 def test_a_cache_that_is_written_in_place_costs_what_is_new():
-  found = read(f"""  %n = bf16[8,128]{{1,0:T(8,128)(2,1)S(3)}} slice(%w), slice={{[0:8], [0:128]}}
+  found = read("""  %n = bf16[8,128]{1,0:T(8,128)(2,1)S(3)} slice(%w), slice={[0:8], [0:128]}
   %i = s32[] constant(0)
-  %c = bf16[64,128]{{1,0:T(8,128)(2,1)}} fusion(%k, %n, %i), kind=kLoop, calls=%writes
-  %d = bf16[64,128]{{0,1:T(8,128)(2,1)}} copy(%c)""")
+  %c = bf16[64,128]{1,0:T(8,128)(2,1)} fusion(%k, %n, %i), kind=kLoop, calls=%writes
+  %d = bf16[64,128]{0,1:T(8,128)(2,1)} copy(%c)""")
   assert found.read("weights") == SLICE
   # In place, then moved: the copy is known for one of the cache, and is padded to twice its size.
   assert found.read("state") == CACHE
