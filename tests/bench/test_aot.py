@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -66,10 +65,9 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def reports():
-  root = pathlib.Path(__file__).parents[2]
   done = subprocess.run(
-      [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600, cwd=root,
-      env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}, check=False)
+      [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600,
+      env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=False)
   assert done.returncode == 0, done.stderr[-3000:]
   return json.loads(done.stdout.splitlines()[-1])
 
