@@ -113,7 +113,7 @@ def main(argv):
     sys.exit(1)
   figures = [p["figures"] for p in record["programs"].values()]
   peak = max(max(f["hbm_peak_bytes"].values()) for f in figures)
-  ratio = max((f["read_bytes"]["target_weights"] + f["read_bytes"]["target_caches"])
+  ratio = max(f["read_bytes"]["all_but_drafter"]
               / (f["decoder_weights_bytes"] + f["target_cache_bytes"]) for f in figures)
   print(f"ok: {len(figures)} programs for one {chip.device_kind} chip: at most {peak / 2**30:.1f} "
         f"of 32 GiB, at most {ratio:.3f} of the decoder's weights and caches read per target "

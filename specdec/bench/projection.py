@@ -84,7 +84,7 @@ def markdown(record: Mapping[str, Any]) -> str:
       "|" + "---|" * 10]
   for name, f in programs.items():
     read = f["read_bytes"]
-    target = read["target_weights"] + read["target_caches"]
+    target = read["all_but_drafter"]
     ideal = f["decoder_weights_bytes"] + f["target_cache_bytes"]
     cells = (
         name, f"{max(f['hbm_peak_bytes'].values()) / 2**30:.1f}", mb(target), mb(ideal),
