@@ -130,7 +130,7 @@ class Program:
     weights: bytes of all weights of both models.
     decoder_weights: bytes of those of the target that a call reads.
     target_cache: bytes of the target's cache.
-    kernels: numbers of elements of the matrices of both models.
+    kernels: shapes of the matrices of both models, see `_form`.
   """
 
   case: Case
@@ -139,7 +139,7 @@ class Program:
   weights: int
   decoder_weights: int
   target_cache: int
-  kernels: frozenset[int]
+  kernels: frozenset[tuple[int, ...]]
 
 
 def build(case: Case, chip: Any, with_start: bool = True) -> Program:
@@ -178,7 +178,7 @@ def build(case: Case, chip: Any, with_start: bool = True) -> Program:
   matrices = [x for x in jax.tree.leaves(weights) if x.ndim > 1 and _nbytes(x) >= _SMALL]
   return Program(case, first, run, _nbytes(weights),
                  _of_call(weights.target, case.target), _nbytes(state.target_cache),
-                 frozenset(x.size for x in matrices))
+                 frozenset(_form(x.shape) for x in matrices))
 
 
 def _compiled(lower: Callable[[], Any]) -> Compiled:
@@ -248,7 +248,8 @@ def examine(program: Program) -> Report:
   target = (iteration.read() - iteration.read("weights.drafter")
             - iteration.read("state.draft_state"))
   again = {name: n for name, n in reads.items() if name.startswith("weights.target")
-           and n > _SMALL and n > 1.05 * _argument_bytes(run.module)[name]}
+           and _argument(run.module)[name].unpadded >= _SMALL
+           and n > 1.05 * _argument(run.module)[name].nbytes}
   unaliased = run.memory["outputs"] - run.memory["aliased"]
   caches = [m for m in iteration.moves + iteration.before
             if m.rewrites and m.origin.startswith("state.target_cache")]
@@ -303,7 +304,9 @@ def _parts(program: Program) -> list[tuple[str, Compiled]]:
 def _copied(moves: Sequence[traffic.Move], prefix: str) -> int:
   """Bytes of arguments that are stored once more, in another layout or dtype."""
   return sum(m.result.nbytes * m.times for m in moves
-             if m.rewrites and m.origin.startswith(prefix) and m.result.nbytes >= _SMALL)
+             if m.rewrites and m.origin.startswith(prefix) and m.result.unpadded >= _SMALL)
+
+
 
 
 def _cycles(moves: Sequence[traffic.Move]) -> int:
@@ -314,20 +317,30 @@ def _cycles(moves: Sequence[traffic.Move]) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _argument_bytes(module: hlo.Module) -> dict[str, int]:
+def _argument(module: hlo.Module) -> dict[str, traffic.Array]:
   entry = module.computations[module.entry].values()
-  return {traffic.argument(i): traffic.arrays(i.shape)[0].nbytes
+  return {traffic.argument(i): traffic.arrays(i.shape)[0]
           for i in entry if i.opcode == "parameter"}
 
 
-def _floats(module: hlo.Module, kernels: frozenset[int]) -> list[str]:
-  """Instructions that store as many float32 numbers as a matrix has.
+def _form(shape: Sequence[int]) -> tuple[int, ...]:
+  """A shape whatever its order. Sizes would not do: 64 heads of 512 x 512 scores are as
+  many numbers as 4096 x 4096 weights."""
+  return tuple(sorted(d for d in shape if d > 1))
+
+
+def _floats(module: hlo.Module, kernels: frozenset[tuple[int, ...]]) -> list[str]:
+  """Instructions that store float32 numbers in the shape of a matrix, or made of one.
 
   Within a fusion nothing is stored; there a product may well be computed in float32.
   """
+  cast = {m.line for m in traffic.everything(module)
+          if m.rewrites and m.origin.startswith("weights.") and m.result.dtype == "f32"
+          and m.result.unpadded >= _SMALL}
   fused = {c for instructions in module.computations.values() for i in instructions.values()
            if i.opcode == "fusion" for c in i.called}
   return [i.line for name, instructions in module.computations.items() if name not in fused
           for i in instructions.values()
-          if i.opcode not in ("parameter", "tuple", "get-tuple-element", "while", "conditional")
-          and any(a.dtype == "f32" and a.size in kernels for a in traffic.arrays(i.shape))]
+          if i.line in cast
+          or (i.opcode not in ("parameter", "tuple", "get-tuple-element", "while", "conditional")
+          and any(a.dtype == "f32" and _form(a.dims) in kernels for a in traffic.arrays(i.shape)))]

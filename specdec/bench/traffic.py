@@ -37,13 +37,14 @@ _HOST_SPACE = 5
 
 
 class Array(NamedTuple):
-  """An array of a module: `dims` as printed, `space` 0 is HBM, `nbytes` with its padding."""
+  """An array of a module: `dims` as printed, `space` 0 is HBM, `nbytes` with padding to tiles."""
 
   dtype: str
   dims: tuple[int, ...]
   layout: str
   space: int
   nbytes: int
+  unpadded: int
 
   @property
   def size(self) -> int:
@@ -69,7 +70,8 @@ def _array(dtype: str, dims: str, layout: str) -> Array:
       if i < len(padded):
         padded[i] = -(-padded[i] // t) * t
   space = _SPACE.search(tiles)
-  return Array(dtype, sizes, order, int(space[1]) if space else 0, math.prod(padded) * width)
+  return Array(dtype, sizes, order, int(space[1]) if space else 0, math.prod(padded) * width,
+               math.prod(sizes) * width)
 
 
 class Move(NamedTuple):
@@ -134,6 +136,13 @@ def iteration(module: hlo.Module, inner_trips: int) -> Iteration:
   body = loop_part(loops[0], "body")
   moves = list(walk.moves(body, walk.bind(body, [begin]), 1))
   return Iteration(moves, before)
+
+
+def everything(module: hlo.Module) -> list[Move]:
+  """All operations of a module, those of a loop once."""
+  entry = module.computations[module.entry]
+  values = {i.name: argument(i) for i in entry.values() if i.opcode == "parameter"}
+  return list(_Walk(module, 1).moves(module.entry, values, 1))
 
 
 def argument(instruction: hlo.Instruction) -> str:
