@@ -14,6 +14,7 @@ from specdec.version import __version__
 
 if TYPE_CHECKING:
   from specdec.engine.allowed import AllowedSequences
+  from specdec.engine.costs import Costs
   from specdec.engine.generate import generate
   from specdec.engine.generate import generate_ids
   from specdec.engine.generate import iterate
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
   "AllowedSequences",
+  "Costs",
   "Iteration",
   "Model",
   "Pair",
@@ -60,6 +62,7 @@ _HOMES = {
     "iterate": "specdec.engine.generate",
     "stream": "specdec.engine.streaming",
     "AllowedSequences": "specdec.engine.allowed",
+    "Costs": "specdec.engine.costs",
     "Iteration": "specdec.engine.traces",
     "Model": "specdec.engine.models",
     "Pair": "specdec.engine.pairs",

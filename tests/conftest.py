@@ -1,8 +1,25 @@
 """What tests of several folders share."""
 
+import pathlib
+
 import pytest
 
 from specdec.cli.main import run
+
+# A process may have some 65,000 memory maps (Linux's vm.max_map_count), a compiled program
+# takes dozens, and XLA dies of one too many.
+_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+  """Lets go of compiled programs between files when there are very many."""
+  yield
+  maps = pathlib.Path("/proc/self/maps")
+  if maps.exists() and len(maps.read_bytes().splitlines()) > _MAPS:
+    import jax
+
+    jax.clear_caches()
 
 
 @pytest.fixture

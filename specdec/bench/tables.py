@@ -1,4 +1,4 @@
-"""The tables of README's section on speed, from the records that come with the package."""
+"""README's tables of measurements, from the records that come with the package."""
 
 from collections.abc import Iterable
 import json
@@ -10,8 +10,11 @@ from specdec.bench.timing import spread_text
 from specdec.errors import SpecdecError
 
 RECORDS = pathlib.Path(__file__).parents[1] / "assets" / "bench"
-BEGIN, END = "<!-- bench tables: scripts/readme_tables.py -->", "<!-- end of bench tables -->"
+# Where tables stand in README, by name.
+BEGIN, END = "<!-- {} tables: scripts/readme_tables.py -->", "<!-- end of {} tables -->"
 
+# Those that a user can type; others are named by how they were made.
+_SHIPPED = ("drafter", "bigram", "copy", "uniform", "bigram+drafter")
 _LABELS = {"t5x": "T5X", "hf": "Hugging Face", "ctranslate2": "CTranslate2",
            "ctranslate2_int8": "CTranslate2"}
 
@@ -27,15 +30,76 @@ def insert(readme: str) -> str:
   Raises:
     SpecdecError: a marker is missing.
   """
-  if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-    raise SpecdecError(f"expected one line {BEGIN!r} and one {END!r} in README.md")
-  before, rest = readme.split(BEGIN)
-  return before + BEGIN + "\n" + body() + END + rest.split(END)[1]
+  for name, body in (("bench", _speed), ("drafter", _drafters)):
+    begin, end = BEGIN.format(name), END.format(name)
+    if readme.count(begin) != 1 or readme.count(end) != 1:
+      raise SpecdecError(f"expected one line {begin!r} and one {end!r} in README.md")
+    before, rest = readme.split(begin)
+    readme = before + "\n".join([begin, *body(), end]) + rest.split(end)[1]
+  return readme
 
 
-def body() -> str:
-  """What stands between the markers."""
-  return "\n".join([*_calls(read("base_small")), "", *_batches(read("small_batches")), ""])
+def _speed() -> list[str]:
+  return [*_calls(read("base_small")), "", *_batches(read("small_batches"))]
+
+
+def _drafters() -> list[str]:
+  return [*_counts(read("demo_drafters")), "", *_gammas(read("demo_gammas"))]
+
+
+def _counts(r: dict[str, Any]) -> list[str]:
+  """Drafters, verifiers and lenience, in counts."""
+  found = {(d["drafter"], d["task"], d["temperature"]): d for d in r["drafters"]}
+  names = list(dict.fromkeys(d["drafter"] for d in r["drafters"]))
+
+  def cells(name: str, task: str) -> list[str]:
+    rows = [found.get((name, task, temperature)) for temperature in (0.0, 1.0)]
+    if None in rows:
+      return ["-", "-"]
+    return [" / ".join(f"{row[key]:.2f}" for row in rows) for key in ("alpha", "tokens_per_call")]
+
+  alike = all(d["identical"] == r["sentences"] for d in r["drafters"] if "identical" in d)
+  by_task = {task: {v["verifier"]: v for v in r["verifiers"] if v["task"] == task}
+             for task in ("translate", "correct")}
+  gains = [f"{both['block']['mean']:.2f} (s.e. {both['block']['standard_error']:.2f}) against "
+           f"{both['token']['mean']:.2f} ({both['token']['standard_error']:.2f}) on {task}"
+           for task, both in by_task.items()]
+  lenient = {(x["lenience"], x["temperature"]): x["alpha"] for x in r["leniences"]}
+  leniences = sorted({x["lenience"] for x in r["leniences"]}, reverse=True)
+  return [
+      f"Demo pair, {r['sentences']} sentences of the test set, at most {r['drafters'][0]['gamma']} "
+      "tokens drafted, temperature 0 / 1"
+      + ("; greedy outputs are those of plain decoding with every drafter:" if alike else ":"),
+      "",
+      *_table(["drafter", "alpha, translate", "tokens per target call", "alpha, correct",
+               "tokens per target call"],
+              [[f"`{name}`" if name in _SHIPPED else name, *cells(name, "translate"),
+                *cells(name, "correct")] for name in names]),
+      "",
+      f"Tokens per target call at temperature 1, gamma {r['verifiers'][0]['gamma']}, mean of "
+      f"{len(r['verifiers'][0]['tokens_per_call'])} seeds, block against token verification: "
+      f"{'; '.join(gains)}.",
+      "",
+      "Alpha under lenient verification, translate:",
+      "",
+      *_table(["lenience", *(f"{x:g}" for x in leniences)], [
+          [f"temperature {t:g}", *(f"{lenient[x, t]:.2f}" for x in leniences)]
+          for t in (0.0, 1.0)])]
+
+
+def _gammas(r: dict[str, Any]) -> list[str]:
+  """Automatic gamma beside fixed ones."""
+  fixed = [name for name in r["rows"][0]["speed_up"] if name.startswith("gamma")]
+  shown = ["auto", *fixed, "auto, useless drafter"]
+  return [
+      f"Speed-up over plain decoding by gamma, {r['cpu_cores']} cores of "
+      f"{r['cpu'] or r['device']}, "
+      f"medians of {r['repeats']} rounds in one run (`auto` with quartiles):",
+      "",
+      *_table(["task", "batch", *shown],
+              [[row["task"], str(row["batch_size"]), spread_text(row["speed_up"]["auto"]),
+                *(f"{row['speed_up'][name]['median']:.2f}" for name in shown[1:])]
+               for row in r["rows"]])]
 
 
 def _calls(r: dict[str, Any]) -> list[str]:

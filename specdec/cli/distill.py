@@ -29,15 +29,15 @@ Usage
   specdec distill [FLAGS] --input_file=FILE --output=DIR
   specdec distill [FLAGS] --outputs_file=FILE --output=DIR
 
-The target decodes the texts first, unless its outputs are there already. What is held out
-of them tells alpha, the share of drafts that would stand when sampling; the drafter of the
-highest alpha is written. A command that was stopped goes on where it was when it is typed
-again. Training needs optax: pip install 'specdec-jax[train]'."""
+The target decodes the texts first, unless its outputs are there already. What is held
+out of them tells alpha, the share of drafts that would stand when sampling; the drafter
+of the highest alpha is written. A command that was stopped goes on where it was when it
+is typed again. Training needs optax: pip install 'specdec-jax[train]'."""
 
 OUTRO = """\
 Examples
   specdec distill --input_file=in.txt --output=drafter
-  specdec distill --target=flan-t5-large --size=tiny --input_file=in.txt --output=drafter
+  specdec distill --target=flan-t5-large --size=tiny --input_file=in.txt --output=small
   specdec distill --outputs_file=out.jsonl --loss=tv --init_from=drafter --output=better
   specdec distill --kind=heads --heads=4 --outputs_file=out.jsonl --output=heads"""
 

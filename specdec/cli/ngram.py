@@ -33,9 +33,9 @@ Usage
   specdec ngram show [FLAGS] DIR [TEXT]
 
 OUT is a new folder. Texts may be any in the target's language, but a draft has to guess
-what the target says: its own outputs are best. --from_target decodes the texts first and
-counts what comes out; --ids_file takes what specdec generate --output_file has written.
-show tells what tables hold, and what they expect after TEXT."""
+what the target says: its own outputs are best. --from_target decodes the texts first
+and counts what comes out; --ids_file takes what specdec generate --output_file has
+written. show tells what tables hold, and what they expect after TEXT."""
 
 OUTRO = """\
 Examples
@@ -226,13 +226,15 @@ def _show(flags: Flags, args: Sequence[str]) -> int:
 
   folder = drafter_folder.load(args[0])
   tables = ngrams.tables_of(folder)
+  vocabulary = None
+  if len(args) == 2:
+    vocabulary = _vocabulary(flags)
+    ngrams.check_vocabulary(folder, vocabulary)
   outputs.print_line(f"{args[0]}: {ngrams.describe(tables)}, {_size(args[0]) / 1000:.4g} kB")
   outputs.print_line(f"from {folder.source or 'an unnamed source'}; vocabulary fingerprint "
                      f"{folder.vocabulary[:12]}")
-  if len(args) == 1:
+  if vocabulary is None:
     return 0
-  vocabulary = _vocabulary(flags)
-  ngrams.check_vocabulary(folder, vocabulary)
   ids = vocabulary.encode(args[1])
   after = ngrams.after(tables, ids[:-1] if ids[-1:] == [vocabulary.eos_id] else ids)
   used = vocabulary.pieces(after.history)

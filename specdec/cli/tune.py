@@ -19,16 +19,16 @@ if TYPE_CHECKING:
   from specdec.bench.tune import Tuned
 
 INTRO = """\
-specdec tune: measures drafters on your own texts and device, and writes the best as a gin file.
+specdec tune: measures drafters on your texts and device; writes the best as a gin file.
 
 Usage
   specdec tune [FLAGS] TEXT ...
   specdec tune [FLAGS] --input_file=FILE
 
-For each drafter: the cost of an iteration at every size and of the target's calls (v), the
-cost of a drafted token (c), the share of tested tokens that are accepted (alpha), and automatic
-gamma against plain decoding, side by side. Give texts such as you will decode, a few
-batches of them, and the batch size and temperature that you will use."""
+For each drafter: the cost of an iteration at every size and of the target's calls (v),
+the cost of a drafted token (c), the share of tested tokens that are accepted (alpha),
+and automatic gamma against plain decoding, side by side. Give texts such as you will
+decode, a few batches of them, and the batch size and temperature that you will use."""
 
 OUTRO = """\
 Examples

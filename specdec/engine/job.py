@@ -289,6 +289,11 @@ def plan(job: Job, in_order: bool = False) -> list[list[Batch]]:
   return windows
 
 
+def source_width(encoded: Sequence[Encoded]) -> int:
+  """Columns of a batch's source."""
+  return power_of_two(max(len(e.ids) for e in encoded), 16)
+
+
 def power_of_two(value: int, least: int) -> int:
   """The smallest power of two that is at least `value` and `least`."""
   return max(least, 1 << (value - 1).bit_length())

@@ -250,7 +250,7 @@ def vocabulary_of(found: Checkpoint,
   Raises:
     SpecdecError: it cannot be read, or is not the one that the checkpoint was saved with.
   """
-  width = int(found.config["vocab_size"])
+  width = config_of(found).vocab_size
   file = vocabularies.given(str(named), width) if named is not None else found.vocabulary
   if file is None:
     return IdsOnly(width)

@@ -17,6 +17,7 @@ from specdec.engine import precision
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import power_of_two
+from specdec.engine.job import source_width
 from specdec.engine.models import make_source
 from specdec.engine.pace import Auto
 from specdec.engine.pace import Counts
@@ -81,8 +82,7 @@ class Run:
     self._weights = pair.weights(with_drafter=largest > 0)
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
-    width = power_of_two(max(len(e.ids) for e in encoded), 16)
-    source = make_source([e.ids for e in encoded], width=width, rows=batch.size,
+    source = make_source([e.ids for e in encoded], width=source_width(encoded), rows=batch.size,
                          begin=[e.begin for e in encoded])
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
     examples = np.repeat(np.pad(batch.example_ids, (0, batch.size - used)), copies)

