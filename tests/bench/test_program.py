@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from specdec.bench import hlo
 from specdec.bench import runs
 from specdec.models.t5 import cache as cache_lib
 from specdec.models.t5.scorer import T5Scorer
-from specdec.testing import hlo
 from tests.bench import models
 
 

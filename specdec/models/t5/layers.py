@@ -126,8 +126,15 @@ class Attention(nn.Module):
     """Projects the encoder output [B, S, D] to key and value [B, H, S, K]."""
     return self._heads(self.key(encoded)), self._heads(self.value(encoded))
 
-  def cross_query(self, x: Array) -> Array:
-    return self._heads(self.query(x))
+  def cross_query(self, x: Array, decoding: bool = False) -> Array:
+    """Projects `x` [B, G, D] to the query [B, H, G, K]; `decoding` is against a cache."""
+    q = self.query(x)
+    if decoding and not self.out_in:
+      # A TPU's compiler makes one operation of a projection and of what follows it if that
+      # is nothing but a reshape to heads. It then wants the matrix turned around, and copies
+      # it for that; behind a barrier it turns the product, which is small.
+      q = lax.optimization_barrier(q)
+    return self._heads(q)
 
   def attend(self, q: Array, k: Array, v: Array, bias: Array,
              deterministic: bool = True) -> Array:

@@ -112,7 +112,7 @@ class DecoderLayer(nn.Module):
     x = x + self.dropout(y, deterministic=deterministic)
 
     q = self.encoder_decoder_attention.cross_query(
-        self.pre_cross_attention_layer_norm(x))
+        self.pre_cross_attention_layer_norm(x), decoding=cached is not None)
     y = self.encoder_decoder_attention.attend(
         q, cross_key, cross_value, cross_bias, deterministic)
     x = x + self.dropout(y, deterministic=deterministic)

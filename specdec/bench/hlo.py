@@ -11,7 +11,7 @@ from typing import NamedTuple
 MOVES = frozenset({"copy", "copy-start", "transpose", "convert", "concatenate"})
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)="
                      r"%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
@@ -28,6 +28,8 @@ class Instruction(NamedTuple):
     operands: names.
     called: computations that it runs.
     line: as printed.
+    shape: type of the result, with its layout.
+    root: its result is that of the computation.
   """
 
   name: str
@@ -36,6 +38,8 @@ class Instruction(NamedTuple):
   operands: tuple[str, ...]
   called: tuple[str, ...]
   line: str
+  shape: str
+  root: bool
 
 
 class Module:
@@ -53,7 +57,7 @@ class Module:
         continue
       found = _INSTRUCTION.match(line)
       if found:
-        current[found[1]] = _parse(found[1], found[2], line.strip())
+        current[found[2]] = _parse(found[2], found[3], line.strip(), bool(found[1]))
 
   def reachable(self, names: Iterable[str]) -> Iterator[str]:
     """The computations and all that they call, each once."""
@@ -88,7 +92,7 @@ class Module:
     return out
 
 
-def _parse(name: str, rest: str, line: str) -> Instruction:
+def _parse(name: str, rest: str, line: str, root: bool) -> Instruction:
   rest = re.sub(r"/\*.*?\*/", "", rest)
   shape, after = _split_shape(rest)
   opcode, _, arguments = after.partition("(")
@@ -99,7 +103,8 @@ def _parse(name: str, rest: str, line: str) -> Instruction:
   for branches in _BRANCHES.findall(attributes):
     called += re.findall(r"[\w.\-]+", branches.replace("%", ""))
   sizes = [math.prod(int(d) for d in dims.split(",") if d) for dims in _SHAPE.findall(shape)]
-  return Instruction(name, opcode.strip(), max(sizes, default=0), operands, tuple(called), line)
+  return Instruction(name, opcode.strip(), max(sizes, default=0), operands, tuple(called), line,
+                     shape, root)
 
 
 def _split_shape(rest: str) -> tuple[str, str]:
