@@ -11,14 +11,11 @@ CONFIGS = {"specdec.configs.t5": "configs/t5", "specdec.configs.paper": "configs
 PLOTS = ["matplotlib>=3.8"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
-# libtpu, the TPU compiler: a test compiles for a TPU in a process of its own.
-LIBTPU = "jax[tpu]>=0.10; sys_platform == 'linux' and platform_machine == 'x86_64'"
-
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.
 TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
     "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", "transformers>=5", "torch==2.13.0",
-    *HF, *PLOTS, LIBTPU,
+    *HF, *PLOTS,
 ]
 
 setuptools.setup(
