@@ -62,10 +62,9 @@ def device() -> Any:
     raise SpecdecError("libtpu is not installed, which compiles for TPUs; expected the version "
                        "that goes with jax: type pip install 'specdec-jax[tpu]'")
   jax.config.update("jax_platforms", "cpu")
-  # There is no cloud machine to ask what it is, nor any other that takes part; and as no chip
-  # is used, other processes may do the same at the same time.
+  # There is no cloud machine to ask what it is, nor any other that takes part.
   for name, value in (("TPU_SKIP_MDS_QUERY", "1"), ("TPU_WORKER_HOSTNAMES", "localhost"),
-                      ("TPU_ACCELERATOR_TYPE", "v4-8"), ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")):
+                      ("TPU_ACCELERATOR_TYPE", "v4-8")):
     os.environ.setdefault(name, value)
   try:
     topology = topologies.get_topology_desc(
