@@ -82,16 +82,19 @@ def propose(subject: Subject, rows, settings, gamma: int, state=None, **options)
   at = context(subject, rows, settings, gamma=gamma, **options)
   if state is None:
     state = _init(subject.drafter, subject.params, subject.source(len(rows)), subject.capacity)
-    state = _catch_up(subject, state, at)
+    state = _catch_up(subject, state, at, gamma)
   return at, *_propose(subject.drafter, subject.params, state, at, gamma)
 
 
-def _catch_up(subject: Subject, state: PyTree, at: Context) -> PyTree:
-  """Leads a fresh state to the context the way the loop would: token by token."""
+def _catch_up(subject: Subject, state: PyTree, at: Context, gamma: int) -> PyTree:
+  """Leads a fresh state to the context the way the loop would: token by token.
+
+  With drafts of `gamma` tokens, of which none stands: no size is compiled for this alone.
+  """
   for length in range(1, int(at.length.max())):
     # A row that is there already stays where it is, as one that has ended would.
     before = at.replace(length=jnp.minimum(length, jnp.maximum(at.length - 1, 1)))
-    proposal, state = _propose(subject.drafter, subject.params, state, before, 1)
+    proposal, state = _propose(subject.drafter, subject.params, state, before, gamma)
     state = commit(subject, state, before, proposal, jnp.zeros_like(before.length))
   return state
 
@@ -110,11 +113,11 @@ def commit(subject: Subject, state: PyTree, at: Context, proposal: Proposal,
 
 def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
   """Shapes, dtypes, and every drafted token possible under its own q."""
-  rows = [[0], [0, 2, 3], [0, 3, 2, 2, 3]]
-  settings = rules_lib.sampling(3, [1.0, 0.0, 0.7], [0, 0, 2], 0.0)
+  rows = [[0], [0, 2, 3], [0, 3, 2, 2, 3], [0, 2]]
+  settings = rules_lib.sampling(4, [1.0, 0.0, 0.7, 1.0], [0, 0, 2, 0], 0.0)
   _, proposal, _ = propose(subject, rows, settings, gamma)
-  assert proposal.tokens.shape == (3, gamma) and proposal.tokens.dtype == jnp.int32
-  assert proposal.num_drafted.shape == (3,) and proposal.num_drafted.dtype == jnp.int32
+  assert proposal.tokens.shape == (4, gamma) and proposal.tokens.dtype == jnp.int32
+  assert proposal.num_drafted.shape == (4,) and proposal.num_drafted.dtype == jnp.int32
   drafted = np.asarray(proposal.num_drafted)
   tokens = np.asarray(proposal.tokens)
   at, _, state = propose(subject, rows, settings, gamma)
@@ -128,10 +131,10 @@ def check_shapes_and_laws(subject: Subject, gamma: int) -> None:
   if proposal.probs is None:
     return
   q = np.asarray(proposal.probs)
-  assert q.shape == (3, gamma, subject.vocab_size) and q.dtype == np.float32
+  assert q.shape == (4, gamma, subject.vocab_size) and q.dtype == np.float32
   assert (q >= 0).all()
   np.testing.assert_allclose(q.sum(-1), 1.0, atol=1e-5)
-  for row in range(3):
+  for row in range(4):
     for i in range(drafted[row]):
       assert q[row, i, tokens[row, i]] > 0
   assert set(np.unique(q[1, :drafted[1]])) <= {0.0, 1.0}, "greedy: q is one-hot"
@@ -174,8 +177,8 @@ def check_state_depends_on_committed_tokens_alone(subject: Subject, gamma: int) 
 
 def check_rows_are_independent(subject: Subject, gamma: int) -> None:
   """A row's draft is the same alone and among others."""
-  rows = [[0, 2, 3], [0], [0, 3, 3, 2]]
-  _, together, _ = propose(subject, rows, rules_lib.sampling(3, 1.0), gamma)
+  rows = [[0, 2, 3], [0], [0, 3, 3, 2], [0, 3]]
+  _, together, _ = propose(subject, rows, rules_lib.sampling(4, 1.0), gamma)
   for i, row in enumerate(rows):
     _, alone, _ = propose(subject, [row], rules_lib.sampling(1, 1.0), gamma, example_ids=[i])
     count = int(alone.num_drafted[0])
@@ -185,10 +188,10 @@ def check_rows_are_independent(subject: Subject, gamma: int) -> None:
 
 def check_one_that_was_left_out_comes_back_level(subject: Subject, gamma: int) -> None:
   """One call brings a fresh state to where it would be after drafting all along."""
-  rows = [[0, 2, 3, 3, 2], [0], [0, 3, 2]]
-  settings = rules_lib.sampling(3, 1.0)
+  rows = [[0, 2, 3, 3, 2], [0], [0, 3, 2], [0, 2]]
+  settings = rules_lib.sampling(4, 1.0)
   at = context(subject, rows, settings, gamma=gamma)
-  state = _init(subject.drafter, subject.params, subject.source(3), subject.capacity)
+  state = _init(subject.drafter, subject.params, subject.source(4), subject.capacity)
   state = _level(subject.drafter, subject.params, state, at.ids, at.length, 8)
   back, _ = _propose(subject.drafter, subject.params, state, at, gamma)
   if subject.hidden is not None:
@@ -201,24 +204,24 @@ def check_one_that_was_left_out_comes_back_level(subject: Subject, gamma: int) -
 
 def check_confidence_looks_at_distributions(subject: Subject, gamma: int) -> None:
   """A threshold that nothing reaches stops the draft, whatever the tokens; 0 stops none."""
-  rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2]]
-  settings = rules_lib.sampling(3, [1.0, 0.0, 1.0])
+  rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2], [0]]
+  settings = rules_lib.sampling(4, [1.0, 0.0, 1.0, 1.0])
   _, usual, _ = propose(subject, rows, settings, gamma)
   if usual.probs is None:
     return
-  _, strict, _ = propose(subject, rows, settings, gamma, confidence=[2.0, 2.0, 0.0])
-  np.testing.assert_array_equal(strict.num_drafted, [0, 0, int(usual.num_drafted[2])])
+  _, strict, _ = propose(subject, rows, settings, gamma, confidence=[2.0, 2.0, 0.0, 0.0])
+  np.testing.assert_array_equal(strict.num_drafted, [0, 0, *usual.num_drafted[2:].tolist()])
   peaks = np.asarray(usual.probs)[0].max(-1)[:int(usual.num_drafted[0])]
   threshold = float(np.median(peaks))
-  _, some, _ = propose(subject, rows, settings, gamma, confidence=[threshold, 0.0, 0.0])
+  _, some, _ = propose(subject, rows, settings, gamma, confidence=[threshold, 0.0, 0.0, 0.0])
   expected = np.cumprod(peaks >= threshold).sum()
   assert int(some.num_drafted[0]) == expected
 
 
 def check_coupled_draws_go_by_position(subject: Subject, gamma: int) -> None:
   """A position's token is decided by its noise and by q, whatever iteration drafts it."""
-  rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2]]
-  at, proposal, _ = propose(subject, rows, rules_lib.sampling(3, 1.0), gamma, coupled=True)
+  rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2], [0]]
+  at, proposal, _ = propose(subject, rows, rules_lib.sampling(4, 1.0), gamma, coupled=True)
   if proposal.probs is None:
     return
   position = at.length[:, None] - 1 + jnp.arange(gamma)
