@@ -13,7 +13,6 @@ from specdec.cli import pairs
 from specdec.cli import progress
 from specdec.cli.flags import Flags
 from specdec.cli.lists import numbers
-from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
 INTRO = """\
@@ -46,10 +45,7 @@ def make_flags() -> Flags:
   pairs.add_flags(flags)
   flags.text("drafters", None, "SPEC[,SPEC]", "several drafters, written as for --drafter [the "
              "pair's own]")
-  flags.text("task", None, "NAME", "task whose prefix goes before each text; none for no prefix "
-             "[the pair's first]")
-  flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
-               "precision of the weights; auto is float32 on CPU, else bfloat16")
+  pairs.add_run_flags(flags)
   flags.group("Measuring")
   flags.text("leniences", "1", "X[,X]", "the paper's l: what counts is sum min(q, p / l)")
   flags.whole("gamma", 4, "tokens of a draft, for drafters that draft a piece as a whole and for "
@@ -89,16 +85,8 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     if flags.json is not None:
       file = stack.enter_context(
           outputs.OutputFile("--json", flags.json, flags.overwrite, inputs.path))
-    try:
-      with progress.status() as say:
-        record = _measure(flags, inputs.texts, specs, leniences, given, say)
-    except InputError as error:
-      raise SpecdecError(f"{inputs.where(error.index)} {error.problem}") from error
-    except (RuntimeError, MemoryError) as error:
-      told = faults.told(error, "--batch_size, --max_decode_len or --max_source_len")
-      if told is None:
-        raise
-      raise told from error
+    with faults.in_a_line(faults.DECODING, inputs), progress.status() as say:
+      record = _measure(flags, inputs.texts, specs, leniences, given, say)
     if file:
       file.write(outputs.to_json(record))
   show(record)
@@ -143,10 +131,9 @@ def _measure(flags: Flags, texts: Sequence[str], specs: Sequence[str],
   from specdec.bench import alpha
 
   say("loading the models")
-  pair = pairs.load(flags, None if flags.dtype == "auto" else flags.dtype)
-  task = None if flags.task is None else "" if flags.task == "none" else flags.task
-  return alpha.measure(pair, texts, specs, leniences=leniences, task=task, gamma=flags.gamma,
-                       check=flags.check, progress=say, **given)
+  pair = pairs.load(flags, pairs.dtype(flags))
+  return alpha.measure(pair, texts, specs, leniences=leniences, task=pairs.task(flags),
+                       gamma=flags.gamma, check=flags.check, progress=say, **given)
 
 
 def show(record: dict[str, Any]) -> None:

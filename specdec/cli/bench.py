@@ -10,6 +10,7 @@ from typing import Any
 from specdec.cli import faults
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
+from specdec.cli import pairs as pair_flags
 from specdec.cli import progress
 from specdec.cli.flags import Flags
 from specdec.cli.lists import numbers
@@ -53,8 +54,7 @@ def make_flags() -> Flags:
   flags.text("widen_target", None, "SIZE", "put the pair's target, unchanged in what it says, "
              "into the shape of this size and measure at its cost")
   flags.text("widen_drafter", None, "SIZE", "likewise its drafter, when that is a T5 [small]")
-  flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
-               "precision of the weights; auto is float32 on CPU, else bfloat16")
+  pair_flags.add_dtype(flags)
   flags.group("Work")
   flags.whole("gamma", 4, "tokens drafted per call of the target")
   flags.number("temperature", 0.0, "of a pair's texts; 0 always takes the likeliest token")
@@ -99,15 +99,10 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     from specdec.bench import peers
 
     baselines = [peers.find(name) for name in dict.fromkeys(flags.baseline)]
-    try:
-      with progress.status() as say:
-        say("making the models")
-        record = _measure(flags, texts, batches, alphas, baselines, say)
-    except (RuntimeError, MemoryError) as error:
-      told = faults.told(error, "--batch_size, --source_len or --max_decode_len")
-      if told is None:
-        raise
-      raise told from error
+    with (faults.in_a_line("--batch_size, --source_len or --max_decode_len"),
+          progress.status() as say):
+      say("making the models")
+      record = _measure(flags, texts, batches, alphas, baselines, say)
     if flags.record_task is not None:
       record |= {"task": flags.record_task, "note": f"task {record['task']} of the pair "
                  f"{flags.pair}, {record['rows']} outputs"}
@@ -175,12 +170,11 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   from specdec.bench import workload
   from specdec.engine import pairs
 
-  dtype = None if flags.dtype == "auto" else flags.dtype
+  dtype = pair_flags.dtype(flags)
   options = dict(gamma=flags.gamma, batch_size=batch_size, source_len=flags.source_len,
                  max_decode_len=flags.max_decode_len, seed=flags.seed)
   if flags.pair is None:
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
-  task = None if flags.task is None else "" if flags.task == "none" else flags.task
   pair = pairs.load_pair(flags.pair, dtype, drafter=flags.drafter)
   if flags.widen_target is not None:
     from specdec.bench import widen
@@ -189,4 +183,5 @@ def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
       raise SpecdecError(f"--widen_drafter is for a drafter that is a T5, and {pair.drafter.name} "
                          "is none; drop it")
     pair = widen.widen(pair, flags.widen_target, flags.widen_drafter or "small")
-  return workload.from_pair(pair, texts, task=task, temperature=flags.temperature, **options)
+  return workload.from_pair(pair, texts, task=pair_flags.task(flags),
+                            temperature=flags.temperature, **options)

@@ -105,13 +105,8 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   from specdec.training import extra
 
   extra.check()
-  try:
+  with faults.in_a_line("--batch_tokens, --batch_size or the shape of the drafter"):
     return _distill(flags, texts)
-  except (RuntimeError, MemoryError) as error:
-    told = faults.told(error, "--batch_tokens, --batch_size or the shape of the drafter")
-    if told is None:
-      raise
-    raise told from error
 
 
 def _check(flags: Flags, args: Sequence[str]) -> None:

@@ -56,10 +56,7 @@ def make_flags() -> Flags:
   flags = Flags("generate", INTRO, OUTRO)
   flags.group("Model")
   pairs.add_flags(flags)
-  flags.text("task", None, "NAME", "task whose prefix goes before each text, such as translate "
-             "or correct; none for no prefix [the pair's first]")
-  flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
-               "precision of the weights; auto is float32 on CPU, else bfloat16")
+  pairs.add_run_flags(flags)
   flags.group("Speculation")
   flags.whole("gamma", 4, "tokens drafted per call of the target; 0 is plain decoding, auto picks "
               "as it goes", word="auto")
@@ -134,10 +131,9 @@ def main(flags: Flags, args: Sequence[str]) -> int:
           outputs.OutputFile(f"--{name}", path, flags.overwrite, inputs.path))
 
     records_file, measures_file = claim("output_file"), claim("compare_json")
-    try:
+    with faults.in_a_line(faults.DECODING, inputs):
       pair = _load(flags)
-      task = None if flags.task is None else "" if flags.task == "none" else flags.task
-      options = {"task": task, "prompt": prompt, "costs": bound.costs}
+      options = {"task": pairs.task(flags), "prompt": prompt, "costs": bound.costs}
       if allowed is not None:
         options["logits_fn"] = _allowed(pair, allowed, flags.allowed_file, given)
       if flags.compare:
@@ -147,13 +143,6 @@ def main(flags: Flags, args: Sequence[str]) -> int:
         _stream(pair, inputs, options, given)
       else:
         _decode(pair, inputs, options, given, flags, records_file)
-    except InputError as error:
-      raise SpecdecError(f"{inputs.where(error.index)} {error.problem}") from error
-    except (RuntimeError, MemoryError) as error:
-      told = faults.told(error, "--batch_size, --max_decode_len or --max_source_len")
-      if told is None:
-        raise
-      raise told from error
   return 0
 
 
@@ -252,7 +241,7 @@ def _prompt(flags: Flags, count: int) -> str | list[str] | None:
 
 
 def _load(flags: Flags) -> "Pair":
-  return pairs.load(flags, None if flags.dtype == "auto" else flags.dtype)
+  return pairs.load(flags, pairs.dtype(flags))
 
 
 def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],

@@ -197,7 +197,7 @@ def _from_target(flags: Flags, inputs: inputs_lib.Inputs) -> _Found:
   try:
     pair = pairs.load(flags, None)
     job = generate.iterate(
-        pair, inputs.texts, task="" if flags.task == "none" else flags.task, mode="plain",
+        pair, inputs.texts, task=pairs.task(flags), mode="plain",
         temperature=flags.temperature, seed=flags.seed, batch_size=flags.batch_size)
     if progress.wanted(len(inputs.texts), output_elsewhere=True):
       job = progress.track(job, len(inputs.texts))

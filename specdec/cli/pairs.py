@@ -20,6 +20,29 @@ def add_flags(flags: Flags) -> None:
              "none: spiece.model, tokenizer.json, a folder with one, or the word bytes")
 
 
+def add_run_flags(flags: Flags) -> None:
+  """Adds --task and --dtype; see `task` and `dtype`."""
+  flags.text("task", None, "NAME", "task whose prefix goes before each text, such as translate "
+             "or correct; none for no prefix [the pair's first]")
+  add_dtype(flags)
+
+
+def add_dtype(flags: Flags) -> None:
+  """Adds --dtype."""
+  flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
+               "precision of the weights; auto is float32 on CPU, else bfloat16")
+
+
+def task(flags: Flags) -> str | None:
+  """The task in the engine's terms: None for the pair's first, "" for no prefix."""
+  return "" if flags.task == "none" else flags.task
+
+
+def dtype(flags: Flags) -> str | None:
+  """The precision in the engine's terms: None for what suits the device."""
+  return None if flags.dtype == "auto" else flags.dtype
+
+
 DRAFTER = ("what drafts: a T5 with the target's pieces (a path or a name likewise), copy or "
            "copy:max_match=3,min_match=1 (from the input and the output), uniform (at random), a "
            "drafter of the pair by its name, a folder of n-gram tables or of heads; or A+B, where "

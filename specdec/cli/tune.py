@@ -12,8 +12,6 @@ from specdec.cli import outputs
 from specdec.cli import pairs
 from specdec.cli import progress
 from specdec.cli.flags import Flags
-from specdec.errors import InputError
-from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.bench.tune import Tuned
@@ -47,10 +45,7 @@ def make_flags() -> Flags:
   pairs.add_flags(flags)
   flags.texts("try", "SPEC", "a drafter to measure, written as for --drafter; may be given several "
               "times [the pair's own, its others and copy]")
-  flags.text("task", None, "NAME", "task whose prefix goes before each text; none for no prefix "
-             "[the pair's first]")
-  flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
-               "precision of the weights; auto is float32 on CPU, else bfloat16")
+  pairs.add_run_flags(flags)
   flags.group("Decoding")
   flags.number("temperature", 0.0, "0 always takes the likeliest token; 1 samples from the model")
   flags.whole("top_k", 0, "keep the k likeliest tokens; 0 keeps all")
@@ -86,16 +81,8 @@ def main(flags: Flags, args: Sequence[str]) -> int:
       if path is not None and path != "-":
         files[name] = stack.enter_context(
             outputs.OutputFile(f"--{name}", path, flags.overwrite, inputs.path))
-    try:
-      with progress.status() as say:
-        found = _tune(flags, inputs.texts, given, say)
-    except InputError as error:
-      raise SpecdecError(f"{inputs.where(error.index)} {error.problem}") from error
-    except (RuntimeError, MemoryError) as error:
-      told = faults.told(error, "--batch_size, --max_decode_len or --max_source_len")
-      if told is None:
-        raise
-      raise told from error
+    with faults.in_a_line(faults.DECODING, inputs), progress.status() as say:
+      found = _tune(flags, inputs.texts, given, say)
     named = {"pair": flags.pair if flags.target is None else None, "target": flags.target,
              "vocabulary": flags.vocab}
     gin = found.to_gin(named).rstrip()
@@ -117,10 +104,10 @@ def _tune(flags: Flags, texts: Sequence[str], given: dict[str, Any], say: Any) -
   from specdec.bench import tune
 
   say("loading the models")
-  pair = pairs.load(flags, None if flags.dtype == "auto" else flags.dtype)
-  task = None if flags.task is None else "" if flags.task == "none" else flags.task
+  pair = pairs.load(flags, pairs.dtype(flags))
   specs = getattr(flags, "try") or pair.drafter_names
-  return tune.tune(pair, texts, specs, task=task, rounds=flags.rounds, progress=say, **given)
+  return tune.tune(pair, texts, specs, task=pairs.task(flags), rounds=flags.rounds,
+                   progress=say, **given)
 
 
 def show(found: "Tuned") -> None:

@@ -33,7 +33,7 @@ def ready(job: Job) -> Job:
 
 
 def measure(job: Job, sizes: Sequence[int] | None = None) -> Costs:
-  """Decodes a job's first inputs at every size, in turns, and returns what it cost.
+  """Decodes some of a job's first inputs at every size, in turns, and returns what it cost.
 
   Whole decodes are timed: rows of a batch wait for each other, and a run costs something
   beside its iterations. `Costs.iteration` is what makes the formula give the measured
@@ -79,15 +79,21 @@ def sizes_for(job: Job) -> tuple[int, ...]:
 
 
 def _alike(job: Job) -> list[Batch]:
-  """The first batches that share the shapes of the very first, for some inputs."""
+  """Some batches of one shape, with inputs of a usual length.
+
+  A window's batches go from its shortest inputs to its longest, and short ones accept more.
+  """
   batches = plan(job)[0]
   width = lambda batch: source_width([job.encoded[i] for i in batch.example_ids])
-  alike = [batch for batch in batches if width(batch) == width(batches[0])]
-  return alike[:-(-_INPUTS // alike[0].size)]
+  middle = batches[len(batches) // 2]
+  alike = [batch for batch in batches if width(batch) == width(middle)]
+  wanted = -(-_INPUTS // middle.size)
+  begin = max(min(alike.index(middle) - wanted // 2, len(alike) - wanted), 0)
+  return alike[begin:begin + wanted]
 
 
 def _run(job: Job, batch: Batch, size: int) -> Run:
-  """A decode at one size, done and fetched."""
+  """A decode at one size, done."""
   rows = batch.size * job.settings.num_decodes
   pace: Pace = Fixed(size, rows)
   if size and job.pair.drafter.drafter.abstains:

@@ -209,7 +209,7 @@ def make_settings(pair: Pair, settings: dict[str, Any]) -> Settings:
   defaults = {"max_decode_len": pair.max_decode_len, "max_source_len": pair.max_source_len,
               "gamma": min(Settings.gamma, pair.max_gamma)}
   checked = Settings(**{**defaults, **settings})
-  if checked.effective_gamma > pair.max_gamma and not checked.paced:
+  if not checked.paced and checked.effective_gamma > pair.max_gamma:
     raise SpecdecError(f"gamma is {checked.gamma}; expected at most {pair.max_gamma}, which is "
                        f"how many tokens the drafter {pair.drafter.name} can draft")
   width = pair.target.scorer.vocab_size

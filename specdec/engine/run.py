@@ -1,7 +1,5 @@
 """A batch on the device: started, run on, fetched."""
 
-import dataclasses
-import time
 from typing import Any
 
 import jax
@@ -37,15 +35,6 @@ _LISTED = 8
 _LAG = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Timed:
-  """What a segment was and took: `iterations` of the program of `size`, in `seconds`."""
-
-  size: int
-  iterations: int
-  seconds: float
-
-
 def make_pace(job: Job, rows: int) -> Pace:
   """The pace that a job asks for; see `engine.pace`."""
   settings = job.settings
@@ -62,19 +51,13 @@ class Run:
     job: what is decoded, and how.
     batch: which of its inputs.
     pace: decides how many tokens to draft; by default what the job's settings ask for.
-    watchful: wait after every segment and keep what it took in `segments`.
-
-  Attributes:
-    segments: of a watchful run, what was run so far.
   """
 
-  def __init__(self, job: Job, batch: Batch, pace: Pace | None = None, watchful: bool = False):
+  def __init__(self, job: Job, batch: Batch, pace: Pace | None = None):
     self.job, self.batch = job, batch
     settings, pair, copies = job.settings, job.pair, job.settings.num_decodes
     rows, used = batch.size * copies, len(batch.example_ids)
     self.rows_used = used * copies
-    self.segments: list[Timed] = []
-    self._watchful = watchful
     self._pace = pace or make_pace(job, rows)
     # Several sizes share the shapes of the largest.
     self._gamma = largest = job.largest_gamma
@@ -131,21 +114,16 @@ class Run:
 
     Does not wait where a single segment will do, as one gamma from beginning to end is.
     """
-    if isinstance(self._pace, Fixed) and not self._watchful:
+    if isinstance(self._pace, Fixed):
       self._go(self._pace.next(), max_iterations)
       return
     end = self._iterations + max_iterations
     while True:
       segment = self._pace.next()
       # As the host counts: asking the device would make it wait for the last program.
-      now = self._iterations
-      begin = time.perf_counter()
-      self._go(segment, min(segment.iterations, end - now))
+      self._go(segment, min(segment.iterations, end - self._iterations))
       counts = self._counts()
       self._iterations = counts.iterations
-      if self._watchful:
-        self.segments.append(Timed(segment.size, counts.iterations - now,
-                                   time.perf_counter() - begin))
       self._pace.observe(counts)
       if not counts.running.any() or counts.iterations >= end:
         return

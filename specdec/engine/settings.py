@@ -13,8 +13,6 @@ MODES = ("speculative", "plain")
 VERIFIERS = ("token", "block", "lenient", "coupled")
 MAX_GAMMA = 64
 AUTO = "auto"
-# The most that is drafted when gamma is paced by what is accepted.
-AUTO_MAX_GAMMA = 8
 
 # Settings that take one value, or one per input.
 PER_ROW = ("temperature", "top_k", "top_p", "min_decode_len", "repetition_penalty",
@@ -133,16 +131,14 @@ class Settings:
       object.__setattr__(self, name, _plain(getattr(self, name)))
 
   @property
-  def effective_gamma(self) -> int:
-    """The most tokens drafted per target call, which buffers go by: 0 in plain mode."""
-    if self.mode == "plain":
-      return 0
-    return AUTO_MAX_GAMMA if self.gamma == AUTO else self.gamma
+  def effective_gamma(self) -> int | str:
+    """Gamma, or 0 in plain mode."""
+    return 0 if self.mode == "plain" else self.gamma
 
   @property
   def paced(self) -> bool:
-    """Whether gamma is picked as it goes; `effective_gamma` is its bound."""
-    return self.mode != "plain" and self.gamma == AUTO
+    """Whether gamma is picked as it goes, among the sizes of `engine.costs.Costs`."""
+    return self.effective_gamma == AUTO
 
   @property
   def lossless(self) -> bool:
