@@ -20,9 +20,9 @@ from specdec.engine.run import Run
 
 # A run is cut after so many iterations: long outputs tell no more.
 _ITERATIONS = 256
-_ROUNDS = 3
+_ROUNDS = 5
 # Inputs that are decoded at every size, and the most seconds that one size may take a round.
-_INPUTS, _SECONDS = 8, 2.0
+_INPUTS, _SECONDS = 16, 1.0
 
 
 def ready(job: Job) -> Job:
