@@ -9,6 +9,7 @@ README = pathlib.Path(__file__).parent / "README.md"
 CONFIGS = {"specdec.configs.t5": "configs/t5", "specdec.configs.paper": "configs/paper"}
 
 PLOTS = ["matplotlib>=3.8"]
+SEQIO = ["seqio>=0.0.20", "sacrebleu>=2.4", "rouge-score>=0.1.2"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.
@@ -47,7 +48,7 @@ setuptools.setup(
     extras_require={
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda12]>=0.10"],
-        "seqio": ["seqio>=0.0.20"],
+        "seqio": SEQIO,
         "hf": HF,
         "torch": ["torch>=2.6"],
         "plots": PLOTS,

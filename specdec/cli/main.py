@@ -28,6 +28,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("specdec.cli.generate",
                         "decode texts, or measure speculative against plain decoding"),
+    "eval": Command("specdec.cli.eval",
+                    "metrics on a task of seqio or on local files, BLEU and ROUGE among them"),
     "distill": Command("specdec.cli.distill",
                        "train a drafter on what a target says: a small T5, or heads on the target"),
     "convert": Command("specdec.cli.convert",

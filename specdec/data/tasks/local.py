@@ -45,6 +45,8 @@ class LocalTask:
     prefix: what is put before every input.
     metrics: names out of `metrics.METRICS`.
     name: of the task; None takes the file's.
+    inputs_length: most tokens of an input, EOS included; None for the pair's limit.
+    targets_length: most tokens of an output; likewise.
 
   Raises:
     SpecdecError: the files do not go together.
@@ -59,6 +61,8 @@ class LocalTask:
   prefix: str = ""
   metrics: tuple[str, ...] = ("bleu",)
   name: str | None = None
+  inputs_length: int | None = None
+  targets_length: int | None = None
 
   def __post_init__(self):
     if (self.data_file is None) == (self.inputs_file is None and self.targets_file is None):
@@ -92,8 +96,9 @@ class LocalTask:
   @property
   def label(self) -> str:
     """Name of the task in letters that seqio takes."""
-    stem = pathlib.Path(self.data_file or self.inputs_file).name.split(".")[0]
-    return _NAME.sub("_", self.name or stem.replace(SPLIT, "").strip("_-") or "local")
+    file = pathlib.Path(self.data_file or self.inputs_file).name
+    stem = file.replace(SPLIT, "").lstrip("._-").split(".")[0]
+    return _NAME.sub("_", self.name or stem or "local")
 
   @property
   def files(self) -> tuple[str, ...]:
