@@ -182,7 +182,9 @@ def _evaluate(flags: Flags, task: "str | LocalTask", given: dict[str, Any],
     options["logits_fn"] = decoding.allowed_sequences(pair, allowed, flags.allowed_file, given)
   count = len(examples) * given["num_decodes"]
   if progress.wanted(count, output_elsewhere=True):
-    options["watch"] = lambda records: progress.track(records, count)
+    # Of the time that both sides take, the speed shown has its own alone.
+    options["watch"] = lambda records, clock: progress.track(
+        records, count, lambda: clock.seconds)
   totals = totals_lib.Totals()
 
   def on_prediction(prediction: "Prediction") -> None:

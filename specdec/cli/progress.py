@@ -24,8 +24,15 @@ def wanted(count: int, output_elsewhere: bool) -> bool:
   return count >= _LONG and quiet and sys.stderr.isatty()
 
 
-def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
-  """Passes records on and shows how many there are, how fast, and alpha."""
+def track(records: Iterable["Record"], count: int,
+          seconds: Callable[[], float] | None = None) -> Iterator["Record"]:
+  """Passes records on and shows how many there are, how fast, and alpha.
+
+  Args:
+    records: as they are decoded.
+    count: how many there will be.
+    seconds: what decoding has taken so far; by default all time since the first was asked for.
+  """
   from rich.console import Console
   from rich.progress import BarColumn
   from rich.progress import MofNCompleteColumn
@@ -39,11 +46,12 @@ def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
                 redirect_stdout=False) as bar:
     task = bar.add_task("decoding", total=count, speed="compiling")
     begin, tokens, tested, accepted = time.perf_counter(), 0, 0, 0
+    seconds = seconds or (lambda: time.perf_counter() - begin)
     for record in records:
       tokens += record.num_generated
       tested += record.tested
       accepted += record.accepted
-      speed = f"{tokens / (time.perf_counter() - begin):.0f} tokens/s"
+      speed = f"{tokens / max(seconds(), 1e-9):.0f} tokens/s"
       if tested:
         speed += f", alpha {accepted / tested:.2f}"
       bar.update(task, advance=1, speed=speed)

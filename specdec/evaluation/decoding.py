@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import dataclasses
 import time
 
-from specdec.engine import calibrate
 from specdec.engine.generate import make_records
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
@@ -39,13 +38,13 @@ def in_turns(jobs: Mapping[str, Job], clocks: Mapping[str, Clock]
   compiled while the clock runs (other sizes of an automatic gamma may be).
 
   Args:
-    jobs: on the same inputs with the same batch size, by the name of the way.
+    jobs: on the same inputs with the same batch size, by the name of the way; with the costs
+      that an automatic gamma needs.
     clocks: filled in, by the same names.
 
   Yields:
     The records of an input in each of the ways, input by input.
   """
-  jobs = {name: calibrate.ready(job) for name, job in jobs.items()}
   first = next(iter(jobs.values()))
   windows = plan(first)
   for name, job in jobs.items():

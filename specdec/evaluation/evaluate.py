@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.engine import calibrate
 from specdec.engine.costs import Costs
 from specdec.engine.job import Job
 from specdec.engine.job import from_ids
@@ -18,7 +19,7 @@ from specdec.evaluation.decoding import Clock
 from specdec.evaluation.decoding import in_turns
 from specdec.evaluation.examples import Examples
 
-PredictFn = Callable[..., list[tuple[int, list[int]]]]
+Watch = Callable[[Iterable[Record], Clock], Iterable[Record]]
 
 TIMED = ("encoding and decoding of all examples, batch by batch, from handing ids to the device "
          "until the outputs are back; without compiling, tokenising and metrics")
@@ -137,7 +138,7 @@ class Evaluation:
 
 def evaluate(pair: Pair, examples: Examples, *, baseline: bool = False, prompt: Any = None,
              logits_fn: Any = None, costs: Costs | None = None,
-             watch: Callable[[Iterable[Record]], Iterable[Record]] = iter,
+             watch: Watch = lambda records, clock: records,
              on_prediction: Callable[[Prediction], None] | None = None,
              **settings: Any) -> Evaluation:
   """Decodes a split of a task, and measures what came out.
@@ -149,7 +150,8 @@ def evaluate(pair: Pair, examples: Examples, *, baseline: bool = False, prompt: 
     prompt: what every output begins with.
     logits_fn: see `engine.generate.generate`.
     costs: for `gamma="auto"`.
-    watch: what records pass through while they are decoded, such as a progress bar.
+    watch: what records pass through while they are decoded, such as a progress bar, with the
+      clock of what is asked for.
     on_prediction: called with each prediction as soon as it is there, in order.
     **settings: fields of `Settings`; limits of lengths are the task's otherwise.
 
@@ -172,7 +174,8 @@ class _Predictor:
   """Decodes once, in several ways, when seqio's Evaluator asks for the first of them."""
 
   def __init__(self, pair: Pair, examples: Examples, ways: dict[str, dict[str, Any]],
-               options: dict[str, Any], watch, on_prediction):
+               options: dict[str, Any], watch: Watch,
+               on_prediction: Callable[[Prediction], None] | None):
     self._pair, self._examples, self._ways, self._options = pair, examples, ways, options
     self._watch, self._on_prediction = watch, on_prediction
     self._clocks = {way: Clock() for way in ways}
@@ -203,9 +206,10 @@ class _Predictor:
             for i, features in dataset.as_numpy_iterator()]
     self._indices = [i for i, _ in rows]
     ids = [row for _, row in rows]
-    self._jobs = {way: from_ids(self._pair, ids, settings, **self._options)
-                  for way, settings in self._ways.items()}
-    for _ in self._watch(self._decoded()):
+    self._jobs = {
+        way: calibrate.ready(from_ids(self._pair, ids, settings, **self._options))
+        for way, settings in self._ways.items()}
+    for _ in self._watch(self._decoded(), self._clocks["main"]):
       pass
 
   def _decoded(self) -> Iterable[Record]:
