@@ -13,14 +13,13 @@ from specdec.cli import gin_bindings
 from specdec.cli import outputs
 from specdec.cli import pairs
 from specdec.cli import progress
-from specdec.cli import totals as totals_lib
+from specdec.cli import totals
 from specdec.cli.flags import Flags
 from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.data.tasks.local import LocalTask
   from specdec.evaluation.evaluate import Evaluation
-  from specdec.evaluation.evaluate import Prediction
   from specdec.evaluation.evaluate import Side
 
 INTRO = """\
@@ -33,7 +32,8 @@ Usage
 
 Tasks are those of seqio (pip install 'specdec-jax[seqio]'), over TensorFlow Datasets or
 over local files. Metrics go to standard output, and with --output_dir into
-results.json, with every prediction in predictions.jsonl."""
+results.json, with every prediction in predictions.jsonl and all that took effect in
+operative.gin."""
 
 OUTRO = """\
 Examples
@@ -42,10 +42,11 @@ Examples
     --baseline=plain --output_dir=results
   specdec eval --data_file={split}.jsonl --inputs_field=source --targets_field=targets.0 \\
     --split=dev --prefix="summarize: " --metrics=rouge
+  specdec eval --gin_file=runs/eval.gin --gin_file=tasks/tsv.gin --gin.FILE="'newstest.tsv'"
   specdec eval --target=t5x/checkpoint_1000000 --drafter=t5_small --vocab=spiece.model \\
     --task=wmt_t2t_ende_v003 --split=validation"""
 
-_FILES = ("predictions.jsonl", "results.json")
+_PREDICTIONS, _RESULTS, _OPERATIVE = "predictions.jsonl", "results.json", "operative.gin"
 _LOCAL = ("data_file", "inputs_file", "targets_file")
 _LOCAL_DETAILS = ("data_format", "inputs_field", "targets_field", "prefix", "metrics")
 
@@ -81,7 +82,7 @@ def make_flags() -> Flags:
   flags.group("Output")
   flags.choice("baseline", ("none", "plain"), "none", "plain decodes plainly as well, in turns, "
                "and shows metrics and times of both")
-  flags.text("output_dir", None, "DIR", "folder for predictions.jsonl and results.json")
+  flags.text("output_dir", None, "DIR", "folder for predictions.jsonl, results.json and operative.gin")
   flags.switch("overwrite", "replace the files of another run")
   gin_bindings.add_flags(flags)
   return flags
@@ -89,6 +90,7 @@ def make_flags() -> Flags:
 
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without data and models is refused first."""
+  from specdec.engine.counts import Counts
   from specdec.engine.settings import whole
 
   if args:
@@ -107,14 +109,19 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   with contextlib.ExitStack() as stack:
     folder, lines = None, None
     if flags.output_dir is not None:
-      folder = outputs.claim_folder("--output_dir", flags.output_dir, _FILES, flags.overwrite)
+      folder = outputs.claim_folder("--output_dir", flags.output_dir,
+                                    (_PREDICTIONS, _RESULTS, _OPERATIVE), flags.overwrite)
       lines = stack.enter_context(
-          outputs.OutputFile("--output_dir", str(folder / _FILES[0]), flags.overwrite))
+          outputs.OutputFile("--output_dir", str(folder / _PREDICTIONS), flags.overwrite))
     with faults.in_a_line(faults.DECODING):
       found = _evaluate(flags, task, given, bound, allowed, folder, lines)
     if folder is not None:
-      _write(folder, found)
+      _write(flags, folder, found)
   show(found)
+  counts = Counts()
+  for record in found.side.result.records:
+    counts.add(record)
+  totals.report(counts, found.side.result.settings, flags.output_dir)
   return 0
 
 
@@ -131,7 +138,7 @@ def _task(flags: Flags) -> "str | LocalTask":
   known = t5.find(flags.task) if flags.task is not None else None
   if not any(getattr(flags, name) is not None for name in _LOCAL):
     for name in _LOCAL_DETAILS:
-      if flags.given(name):
+      if flags.named(name):
         raise SpecdecError(f"--{name} says something about local files; name them: --data_file, or "
                            "--inputs_file and --targets_file")
     if flags.task is None:
@@ -146,7 +153,7 @@ def _task(flags: Flags) -> "str | LocalTask":
                          "--inputs_file and --targets_file")
     return flags.task
   for name in ("task_module", "tfds_data_dir"):
-    if flags.given(name):
+    if flags.named(name):
       raise SpecdecError(f"--{name} does not go with local files; drop one of the two")
   details: dict[str, Any] = {"name": flags.task}
   if known is not None:
@@ -185,31 +192,28 @@ def _evaluate(flags: Flags, task: "str | LocalTask", given: dict[str, Any],
     # Of the time that both sides take, the speed shown has its own alone.
     options["watch"] = lambda records, clock: progress.track(
         records, count, lambda: clock.seconds)
-  totals = totals_lib.Totals()
-
-  def on_prediction(prediction: "Prediction") -> None:
-    if lines is not None and folder is not None:
-      if not totals.outputs:
-        (folder / _FILES[1]).unlink(missing_ok=True)  # The results of an earlier run.
-      lines.write(outputs.to_json(prediction.to_dict()))
-    totals.add(prediction.record)
-
+  if folder is not None and lines is not None:
+    # What an earlier run found does not stand beside new predictions.
+    (folder / _RESULTS).unlink(missing_ok=True)
+    options["on_prediction"] = lambda prediction: lines.write(
+        outputs.to_json(prediction.to_dict()))
   try:
-    found = evaluate.evaluate(pair, examples, baseline=flags.baseline == "plain",
-                              on_prediction=on_prediction, **options, **given)
+    return evaluate.evaluate(pair, examples, baseline=flags.baseline == "plain", **options, **given)
   except KeyboardInterrupt:
-    kept = f" are in {lines.path}" if lines else ""
-    raise KeyboardInterrupt(f"{totals.outputs} of {len(examples)} predictions{kept}") from None
-  totals_lib.report(totals, found.side.result.settings, flags.output_dir)
-  return found
+    kept = f"{lines.count} of {len(examples)} predictions are in {lines.path}" if lines else ""
+    raise KeyboardInterrupt(kept) from None
 
 
-def _write(folder: pathlib.Path, found: "Evaluation") -> None:
+def _write(flags: Flags, folder: pathlib.Path, found: "Evaluation") -> None:
+  """Writes results, and a gin file of all that took effect."""
   from specdec.bench import records
 
   fields = found.to_dict() | {"environment": records.environment()}
   text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-  outputs.write_bytes("--output_dir", folder / _FILES[1], text.encode())
+  outputs.write_bytes("--output_dir", folder / _RESULTS, text.encode())
+  result = found.side.result
+  operative = gin_bindings.operative(flags, result.settings, result.costs)
+  outputs.write_bytes("--output_dir", folder / _OPERATIVE, operative.encode())
 
 
 def show(found: "Evaluation") -> None:

@@ -152,10 +152,11 @@ def _load(flags: Flags) -> "Pair":
 def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
             given: dict[str, Any]) -> None:
   """Prints pieces as they come; every output ends its line."""
+  from specdec.engine import counts
   from specdec.engine import job
   from specdec.engine import streaming
 
-  totals = totals_lib.Totals()
+  totals = counts.Counts()
   for piece in streaming.stream(pair, inputs.texts, **options, **{**given, "batch_size": 1}):
     # Line by line of output, whatever characters a text has.
     text = "".join(" " if len(f"a{c}b".splitlines()) > 1 else c for c in piece.text)
@@ -168,6 +169,7 @@ def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
 def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
             given: dict[str, Any], flags: Flags, file: outputs.OutputFile | None) -> None:
   """Decodes, and writes each record as soon as it is there."""
+  from specdec.engine import counts
   from specdec.engine import generate
   from specdec.engine import job
 
@@ -176,7 +178,7 @@ def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
   count = len(inputs.texts) * settings.num_decodes
   if progress.wanted(count, output_elsewhere=file is not None):
     records = progress.track(records, count)
-  totals = totals_lib.Totals()
+  totals = counts.Counts()
   try:
     for record in records:
       if file:

@@ -28,6 +28,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("specdec.cli.generate",
                         "decode texts, or measure speculative against plain decoding"),
+    "infer": Command("specdec.cli.infer",
+                     "decode a file into shards; killed at any moment, it goes on where it was"),
     "eval": Command("specdec.cli.eval",
                     "metrics on a task of seqio or on local files, BLEU and ROUGE among them"),
     "distill": Command("specdec.cli.distill",

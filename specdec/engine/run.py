@@ -71,7 +71,8 @@ class Run:
     self._source = make_source([e.ids for e in encoded], width=source_width(encoded),
                                rows=batch.size, begin=[e.begin for e in encoded])
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
-    examples = np.repeat(np.pad(batch.example_ids, (0, batch.size - used)), copies)
+    places = [job.place(i) for i in batch.example_ids]
+    examples = np.repeat(np.pad(places, (0, batch.size - used)), copies)
     with self._precision():
       row_keys = _row_keys(np.uint32(settings.seed), examples.astype(np.uint32),
                            np.tile(np.arange(copies, dtype=np.uint32), batch.size))
@@ -130,10 +131,13 @@ class Run:
       segment = self._pace.next()
       # As the host counts: asking the device would make it wait for the last program.
       self._go(segment, min(segment.iterations, end - self._iterations))
+      # Most runs of short outputs end here, and there is nothing left to decide on.
+      if not (np.asarray(self._state.status) == Status.RUNNING).any():
+        return
       counts = self._counts()
       self._iterations = counts.iterations
       self._pace.observe(counts)
-      if not counts.running.any() or counts.iterations >= end:
+      if counts.iterations >= end:
         return
 
   def _go(self, segment: Segment, iterations: int) -> None:

@@ -75,6 +75,8 @@ def test_a_split_may_stand_in_a_name_twice_and_in_folders(folder):
      "line 1 of a.jsonl has no field 'inputs'; it has: source, target"),
     ("a.jsonl", '{"inputs": ["a"], "targets": "b"}\n', {}, "a text (its first is inputs.0)"),
     ("a.jsonl", '{"inputs": 3, "targets": "b"}\n', {}, "is no text but int"),
+    ("a.jsonl", '{"inputs": "\\ud800", "targets": "b"}\n', {}, "half of a surrogate pair"),
+    ("a.jsonl", "[" * 100_000 + "\n", {}, "line 1 of a.jsonl is not JSON"),
     ("a.jsonl", '{"inputs": "a", "targets": "b"}\n\n', {}, "line 2 of a.jsonl is not JSON"),
     ("a.tsv.gz", "not packed\tat all\n", {}, "cannot read a.tsv.gz: Not a gzipped file"),
     ("a.txt", "one\ttwo\n", {}, "a.txt could be of any format; name it as data_format"),

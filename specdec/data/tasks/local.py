@@ -91,7 +91,7 @@ class LocalTask:
     if self.data_format is not None:
       return self.data_format
     suffix = pathlib.Path(self.data_file.removesuffix(".gz")).suffix
-    return {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}.get(suffix)
+    return {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl"}.get(suffix)
 
   @property
   def label(self) -> str:
@@ -218,8 +218,8 @@ def _jsonl(path: str, fields: tuple[str, str]) -> Iterator[tuple[str, str]]:
     where = f"line {i} of {path}"
     try:
       content = json.loads(line)
-    except ValueError as error:
-      reason = getattr(error, "msg", "cannot be parsed")
+    except (ValueError, RecursionError) as error:
+      reason = getattr(error, "msg", error)
       raise SpecdecError(f"{where} is not JSON: {reason}; expected an object per line") from None
     if not isinstance(content, dict):
       raise SpecdecError(f"{where} is no JSON object; expected one with the fields "
@@ -246,6 +246,9 @@ def _field(content: dict[str, Any], path: str, where: str) -> str:
     hint = f" (its first is {path}.0)" if listed else ""
     raise SpecdecError(f"{where}: the field {path!r} is no text but {type(value).__name__}; "
                        f"expected a text{hint}")
+  if any("\ud800" <= c <= "\udfff" for c in value):
+    raise SpecdecError(f"{where}: the field {path!r} has half of a surrogate pair; expected a text "
+                       "that UTF-8 can hold")
   return value
 
 
