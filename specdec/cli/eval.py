@@ -82,7 +82,8 @@ def make_flags() -> Flags:
   flags.group("Output")
   flags.choice("baseline", ("none", "plain"), "none", "plain decodes plainly as well, in turns, "
                "and shows metrics and times of both")
-  flags.text("output_dir", None, "DIR", "folder for predictions.jsonl, results.json and operative.gin")
+  flags.text("output_dir", None, "DIR", "folder for predictions.jsonl, results.json and "
+             "operative.gin")
   flags.switch("overwrite", "replace the files of another run")
   gin_bindings.add_flags(flags)
   return flags
