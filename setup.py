@@ -9,7 +9,8 @@ README = pathlib.Path(__file__).parent / "README.md"
 CONFIGS = {"specdec.configs.t5": "configs/t5", "specdec.configs.paper": "configs/paper"}
 
 PLOTS = ["matplotlib>=3.8"]
-SEQIO = ["seqio>=0.0.20", "sacrebleu>=2.4", "rouge-score>=0.1.2"]
+# importlib_resources: TensorFlow Datasets imports it and does not say so.
+SEQIO = ["seqio>=0.0.20", "sacrebleu>=2.4", "rouge-score>=0.1.2", "importlib_resources"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.

@@ -116,7 +116,8 @@ def _readable(task: seqio.Task, split: str, hint: str = ""):
   except Exception as error:
     # TensorFlow Datasets, TensorFlow and tasks of users raise a dozen types.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(error).__name__
+    # TensorFlow Datasets goes on with what to call in Python.
+    reason = lines[0].partition(". Please")[0] if lines else type(error).__name__
     raise SpecdecError(f"cannot read the split {split} of the task {task.name}: "
                        f"{reason[:300].rstrip('.')}{hint}") from error
 

@@ -131,9 +131,13 @@ def test_tensorflow_sees_no_accelerator():
   assert {device.device_type for device in tf.config.get_visible_devices()} == {"CPU"}
 
 
+# One size of batch and one gamma for all, so that they share their compiled programs.
+EVAL = ["eval", "--pair=tiny", "--gamma=2", "--output_dir=out"]
+
+
 @needs_seqio
 @pytest.mark.parametrize("local", [
-    ["--data_file=a.tsv"],
+    ["--data_file=a.tsv", "--baseline=plain"],
     ["--data_file={split}.jsonl", "--inputs_field=en", "--targets_field=de.0", "--split=dev"],
     ["--inputs_file=a.en", "--targets_file=a.de.gz", "--batch_size=4"],
 ])
@@ -141,8 +145,7 @@ def test_an_evaluation_is_what_generate_says(folder, memory_pair, local, capsys)
   """The same outputs, with the metric computed of them directly, in any batch size."""
   from specdec.data.tasks import metrics
 
-  assert run(["eval", "--pair=tiny", *local, "--prefix=correct: ", "--output_dir=out",
-              "--metrics=bleu,sequence_accuracy", "--baseline=plain", "--gamma=2"]) == 0
+  assert run([*EVAL, *local, "--prefix=correct: ", "--metrics=bleu,sequence_accuracy"]) == 0
   out = capsys.readouterr().out
   expected = specdec.generate(memory_pair, ENGLISH, task="correct", gamma=2)
   lines = [json.loads(line) for line in (folder / "out/predictions.jsonl").open()]
@@ -151,45 +154,66 @@ def test_an_evaluation_is_what_generate_says(folder, memory_pair, local, capsys)
   assert [line["input"] for line in lines] == ["correct: " + text for text in ENGLISH]
   assert [line["target"] for line in lines] == GERMAN
   assert [line["prediction"] for line in lines] == expected.texts
-  assert [line["baseline_prediction"] for line in lines] == expected.texts
   assert [line["output_ids"] for line in lines] == expected.ids
   assert results["metrics"]["bleu"] == metrics.bleu(GERMAN, expected.texts)["bleu"]
-  assert results["baseline"]["metrics"] == results["metrics"]
   assert set(results["metrics"]) == {"bleu", "sequence_accuracy"}
   assert results["alpha"] == expected.alpha and results["target_calls"] == expected.target_calls
-  assert results["baseline"]["target_calls"] == results["tokens"] > results["target_calls"]
-  assert results["identical_outputs"] == results["examples"] == 6 and results["lossless"]
-  assert results["time_ratio"] == results["baseline"]["seconds"] / results["seconds"] > 0
+  assert results["examples"] == 6 and results["lossless"] and results["seconds"] > 0
   assert results["settings"]["gamma"] == 2 and results["environment"]["jax"]
-  assert f"{results['metrics']['bleu']:.4f}" in out and "identical outputs: 6 of 6" in out
+  assert f"{results['metrics']['bleu']:.4f}" in out
+  if "--baseline=plain" not in local:
+    assert "baseline" not in results and "baseline_prediction" not in lines[0]
+    return
+  plain = results["baseline"]
+  assert [line["baseline_prediction"] for line in lines] == expected.texts
+  assert plain["metrics"] == results["metrics"]
+  assert plain["target_calls"] == plain["tokens"] == results["tokens"] > results["target_calls"]
+  assert results["time_ratio"] == plain["seconds"] / results["seconds"] > 0
+  assert results["identical_outputs"] == 6 and "identical outputs: 6 of 6" in out
 
 
 @needs_seqio
-def test_t5s_tasks_run_on_local_files_with_t5s_prefix_and_lengths(folder, memory_pair, capsys):
-  assert run(["eval", "--pair=tiny", "--task=ende", "--data_file=a.tsv", "--num_examples=2",
-              "--max_decode_len=5", "--output_dir=out", "--verifier=lenient", "--lenience=0.5",
-              "--num_decodes=2", "--temperature=1"]) == 0
-  captured = capsys.readouterr()
+def test_t5s_tasks_take_local_files_and_gin_with_t5s_prefix(folder, memory_pair, capsys):
+  (folder / "run.gin").write_text(
+      "include 'runs/eval.gin'\nTASK = 'ende'\nOUTPUT = 'out'\neval.data_file = 'a.tsv'\n")
+  assert run(["eval", "--gin_file=run.gin", "--pair=tiny", "--gamma=2",
+              "--max_decode_len=12"]) == 0
   results = json.loads((folder / "out/results.json").read_text())
-  assert results["task"] == "wmt_t2t_ende_v003" and results["examples"] == 2
-  assert results["settings"]["max_source_len"] == 512 and results["settings"]["max_decode_len"] == 5
-  assert not results["lossless"] and "baseline" not in results
-  assert "NOT lossless" in captured.out
-  lines = [json.loads(line) for line in (folder / "out/predictions.jsonl").open()]
-  assert lines[1]["input"] == "translate English to German: " + ENGLISH[1]
-  assert len(lines) == 2, "one line an example, its best sample"
+  assert results["task"] == "wmt_t2t_ende_v003" and results["identical_outputs"] == 6
+  assert results["settings"]["max_source_len"] == 512
+  first = json.loads((folder / "out/predictions.jsonl").open().readline())
+  assert first["input"] == "translate English to German: " + ENGLISH[0]
+  # What took effect says the same again.
+  assert run(["eval", "--gin_file=out/operative.gin", "--output_dir=again"]) == 0
+  assert (folder / "again/predictions.jsonl").read_text() == (
+      folder / "out/predictions.jsonl").read_text()
+  capsys.readouterr()
+
+
+@needs_seqio
+def test_t5s_lengths_are_those_of_its_tasks_and_the_pairs_of_others(folder):
+  from specdec.data.tasks.local import LocalTask
+  from specdec.evaluation import examples
+
+  own = examples.read(LocalTask(data_file="a.tsv"), tiny.vocabulary(), num_examples=2)
+  assert own.limits() == {} and own.inputs == ENGLISH[:2] and len(own) == 2
+  theirs = examples.read(LocalTask(data_file="a.tsv", inputs_length=8, targets_length=9),
+                         tiny.vocabulary())
+  assert theirs.limits() == {"max_source_len": 8, "max_decode_len": 9}
 
 
 @needs_seqio
 def test_files_of_another_run_are_kept(folder, memory_pair, mistake, capsys):
-  args = ["eval", "--pair=tiny", "--data_file=a.tsv", "--num_examples=1", "--output_dir=out"]
-  assert run(args) == 0
+  args = [*EVAL, "--data_file=a.tsv", "--prefix=correct: "]
+  assert run([*args, "--metrics=sequence_accuracy"]) == 0
   before = (folder / "out/predictions.jsonl").read_text()
   capsys.readouterr()
   assert "predictions.jsonl exists; add --overwrite" in mistake(*args)
   assert (folder / "out/predictions.jsonl").read_text() == before
-  assert run([*args, "--overwrite", "--prefix=correct: "]) == 0
-  assert "correct: " in (folder / "out/predictions.jsonl").read_text()
+  assert "bleu" not in (folder / "out/results.json").read_text()
+  assert run([*args, "--overwrite"]) == 0
+  assert "bleu" in (folder / "out/results.json").read_text()
+  assert (folder / "out/predictions.jsonl").read_text() == before
 
 
 @needs_seqio
@@ -203,7 +227,8 @@ feature = seqio.Feature(vocabulary=out_of_reach)
 def data(split, shuffle_files, seed=None):
   if split == "broken":
     raise OSError("the disk is gone")
-  return tf.data.Dataset.from_tensor_slices({"inputs": ["The cat."], "targets": ["Die Katze."]})
+  lines = open("a.en").read().splitlines()
+  return tf.data.Dataset.from_tensor_slices({"inputs": lines, "targets": lines})
 common = dict(source=seqio.FunctionDataSource(data, splits=["train", "broken"]),
               output_features={"inputs": feature, "targets": feature},
               preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos])
@@ -212,17 +237,17 @@ if "mine" not in seqio.TaskRegistry.names():
   seqio.TaskRegistry.add("unmeasured", metric_fns=[], **common)
 ''')
   monkeypatch.syspath_prepend(str(folder))
-  common = ["eval", "--pair=tiny", "--task_module=my_tasks"]
-  assert run([*common, "--task=mine", "--split=train", "--output_dir=out"]) == 0
+  common = ["--pair=tiny", "--task_module=my_tasks"]
+  assert run([*EVAL, *common, "--task=mine", "--split=train"]) == 0
   capsys.readouterr()
-  line = json.loads((folder / "out/predictions.jsonl").read_text())
-  assert line["output_ids"] == specdec.generate_ids(
-      memory_pair, [tiny.vocabulary().encode("The cat.")]).ids[0]
-  assert "has no split 'test'; it has: train, broken" in mistake(*common, "--task=mine")
-  assert "the disk is gone" in mistake(*common, "--task=mine", "--split=broken")
-  assert "has no metrics" in mistake(*common, "--task=unmeasured", "--split=train")
-  assert "there is no task 'yours'; expected one of wmt_t2t_ende_v003" in mistake(
-      *common, "--task=yours")
+  lines = [json.loads(line) for line in (folder / "out/predictions.jsonl").open()]
+  expected = specdec.generate(memory_pair, ENGLISH, task="", gamma=2)
+  assert [line["output_ids"] for line in lines] == expected.ids
+  fail = lambda *args: mistake("eval", *common, *args)
+  assert "has no split 'test'; it has: train, broken" in fail("--task=mine")
+  assert "the disk is gone" in fail("--task=mine", "--split=broken")
+  assert "has no metrics" in fail("--task=unmeasured", "--split=train")
+  assert "there is no task 'yours'; expected one of wmt_t2t_ende_v003" in fail("--task=yours")
   assert "cannot import the module 'nowhere'" in mistake(
       "eval", "--pair=tiny", "--task_module=nowhere", "--task=mine")
 
@@ -232,6 +257,40 @@ def test_data_that_is_not_there_is_told_in_a_line(mistake, memory_pair, tmp_path
   said = mistake("eval", "--pair=tiny", "--task=ende", f"--tfds_data_dir={tmp_path}")
   assert "cannot read the split test of the task wmt_t2t_ende_v003" in said
   assert "tfds build wmt_t2t_translate" in said and "--tfds_data_dir" in said
+
+
+@needs_seqio
+def test_a_data_set_that_tfds_has_written_is_read(tmp_path):
+  """The whole way that T5's task goes, with sentences of our own in the place of newstest's."""
+  tfds = pytest.importorskip("tensorflow_datasets")
+  pytest.importorskip("importlib_resources", reason="TensorFlow Datasets cannot write without it")
+  from specdec.evaluation import examples
+
+  rows = lambda part: [{"en": e, "de": d} for e, d in list(zip(ENGLISH, GERMAN))[part]]
+  tfds.dataset_builders.store_as_tfds_dataset(
+      name="wmt_t2t_translate", version="1.0.0", data_dir=tmp_path, disable_shuffling=True,
+      config="de-en", features=tfds.features.Translation(languages=("de", "en")),
+      split_datasets={"train": rows(slice(0, 1)), "validation": rows(slice(1, 4)),
+                      "test": rows(slice(4, 6))})
+  read = examples.read("ende", tiny.vocabulary(), split="validation", data_dir=str(tmp_path))
+  assert read.inputs == ["translate English to German: " + text for text in ENGLISH[1:4]]
+  assert read.targets == GERMAN[1:4]
+  assert read.limits() == {"max_source_len": 512, "max_decode_len": 512}
+
+
+@needs_seqio
+def test_a_lenient_evaluation_says_so(memory_pair, folder, capsys):
+  from specdec.cli import eval as eval_cli
+  from specdec.engine.result import Result
+  from specdec.engine.settings import Settings
+  from specdec.evaluation import evaluate
+  from specdec.evaluation.decoding import Clock
+
+  result = Result((), Settings(verifier="lenient", lenience=0.5))
+  side = evaluate.Side(result, {"bleu": 1.0}, Clock())
+  eval_cli.show(evaluate.Evaluation("a", "test", 0, {"drafter": "d"}, "float32", side))
+  assert "NOT lossless" in capsys.readouterr().out
+  assert side.to_dict()["lossless"] is False
 
 
 @needs_seqio

@@ -47,8 +47,10 @@ class TaskVocabulary(seqio.Vocabulary):
     return self.wrapped.decode(ids)
 
   def _encode_tf(self, s):
-    def encode(text: bytes):
-      return np.asarray(self._encode(text.decode("utf-8", "replace")), np.int32)
+    def encode(text):
+      # Bytes in a graph, an array of them outside of one.
+      text = np.asarray(text).item().decode("utf-8", "replace")
+      return np.asarray(self._encode(text), np.int32)
 
     # Pure: the same text gives the same ids, which lets TensorFlow cache and reorder.
     ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
