@@ -91,7 +91,6 @@ def make_flags() -> Flags:
 
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without data and models is refused first."""
-  from specdec.engine.counts import Counts
   from specdec.engine.settings import whole
 
   if args:
@@ -119,10 +118,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     if folder is not None:
       _write(flags, folder, found)
   show(found)
-  counts = Counts()
-  for record in found.side.result.records:
-    counts.add(record)
-  totals.report(counts, found.side.result.settings, flags.output_dir)
+  _report(found, flags.output_dir)
   return 0
 
 
@@ -238,6 +234,16 @@ def show(found: "Evaluation") -> None:
   if not settings.lossless:
     outputs.print_line("NOT lossless: a lenient verifier lets through what the target would not "
                        "have said")
+
+
+def _report(found: "Evaluation", written_to: str | None) -> None:
+  """Says what went into the results, and warns of inputs that were cut and the like."""
+  from specdec.engine.counts import Counts
+
+  counts = Counts()
+  for record in found.side.result.records:
+    counts.add(record)
+  totals.report(counts, found.side.result.settings, written_to)
 
 
 def _alpha(side: "Side") -> str:

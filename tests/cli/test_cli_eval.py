@@ -227,7 +227,7 @@ feature = seqio.Feature(vocabulary=out_of_reach)
 def data(split, shuffle_files, seed=None):
   if split == "broken":
     raise OSError("the disk is gone")
-  lines = open("a.en").read().splitlines()
+  lines = ["correct: " + line for line in open("a.en").read().splitlines()]
   return tf.data.Dataset.from_tensor_slices({"inputs": lines, "targets": lines})
 common = dict(source=seqio.FunctionDataSource(data, splits=["train", "broken"]),
               output_features={"inputs": feature, "targets": feature},
@@ -241,7 +241,7 @@ if "mine" not in seqio.TaskRegistry.names():
   assert run([*EVAL, *common, "--task=mine", "--split=train"]) == 0
   capsys.readouterr()
   lines = [json.loads(line) for line in (folder / "out/predictions.jsonl").open()]
-  expected = specdec.generate(memory_pair, ENGLISH, task="", gamma=2)
+  expected = specdec.generate(memory_pair, ENGLISH, task="correct", gamma=2)
   assert [line["output_ids"] for line in lines] == expected.ids
   fail = lambda *args: mistake("eval", *common, *args)
   assert "has no split 'test'; it has: train, broken" in fail("--task=mine")
@@ -266,7 +266,8 @@ def test_a_data_set_that_tfds_has_written_is_read(tmp_path):
   pytest.importorskip("importlib_resources", reason="TensorFlow Datasets cannot write without it")
   from specdec.evaluation import examples
 
-  rows = lambda part: [{"en": e, "de": d} for e, d in list(zip(ENGLISH, GERMAN))[part]]
+  rows = lambda part: [
+      (i, {"en": ENGLISH[i], "de": GERMAN[i]}) for i in range(len(ENGLISH))[part]]
   tfds.dataset_builders.store_as_tfds_dataset(
       name="wmt_t2t_translate", version="1.0.0", data_dir=tmp_path, disable_shuffling=True,
       config="de-en", features=tfds.features.Translation(languages=("de", "en")),
