@@ -128,7 +128,7 @@ class Flags:
         if not isinstance(value, bool):
           raise ValueError("expected True or False")
         flag.value = value
-      elif flag.multi:
+      elif isinstance(flag, absl_flags.MultiFlag):
         flag.value = [value] if isinstance(value, str) else [str(entry) for entry in value]
       else:
         flag.value = flag.parser.parse(_typed(value))
