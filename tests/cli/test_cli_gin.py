@@ -85,6 +85,16 @@ def test_what_took_effect_is_a_gin_file_that_gives_the_same_again():
   assert not again.overwrite
 
 
+def test_what_took_effect_stands_beside_the_output(generate, tmp_path):
+  out, again = tmp_path / "out.jsonl", tmp_path / "again.jsonl"
+  args = ["--gamma=auto", "--temperature=1", "--seed=3", "--max_decode_len=12", "a boat", "a cat"]
+  code, _, _ = generate(f"--output_file={out}", *args)
+  assert code == 0
+  code, _, _ = generate(f"--output_file={again}", f"--gin_file={out}.gin", "a boat", "a cat")
+  assert code == 0 and again.read_text() == out.read_text()
+  assert "Costs.iteration" in (tmp_path / "out.jsonl.gin").read_text()
+
+
 def test_a_binding_may_be_typed_as_a_flag_of_its_own(mistake):
   flags = generate_cli.make_flags()
   texts = flags.parse(["--gin.Settings.gamma=7", "--gin.generate.task='correct'", "--",
