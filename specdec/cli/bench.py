@@ -73,8 +73,8 @@ def make_flags() -> Flags:
   flags.group("Measuring")
   flags.whole("repeats", 15, "rounds in which everything takes a turn")
   flags.text("alphas", "0.6,0.7,0.8,0.9", "X[,X]", "acceptance rates to work speed-ups out for")
-  flags.texts("baseline", "NAME", "t5x, hf, ctranslate2 or ctranslate2_int8: time that library "
-              "too, on the same weights; may be given several times")
+  flags.texts("baseline", "NAME", "t5x, hf, hf_assisted, ctranslate2 or ctranslate2_int8: time "
+              "that library too, on the same weights; may be given several times")
   flags.group("Output")
   flags.text("json", None, "FILE", "write everything that was measured as JSON")
   flags.text("record_task", None, "NAME", "what the record calls the task: ende and cnndm stand "

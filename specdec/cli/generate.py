@@ -52,7 +52,7 @@ def make_flags() -> Flags:
   flags.group("Input and output")
   flags.text("input_file", None, "FILE", "texts, UTF-8, one a line; - is standard input")
   flags.text("output_file", None, "FILE", "write a line of JSON per output: texts, ids, scores, "
-             "status, counts; - is standard output")
+             "status, counts; - is standard output; FILE.gin beside it says what took effect")
   flags.switch("overwrite", "replace output files that exist")
   flags.switch("stream", "print text while it is decoded, one input after the other")
   flags.switch("trace", "print what became of every draft; with --output_file, keep it there")
@@ -73,14 +73,15 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   prompt = _prompt(flags, len(inputs.texts))
   allowed = decoding.read_allowed(flags)
   with contextlib.ExitStack() as stack:
-    def claim(name: str) -> outputs.OutputFile | None:
+    def claim(name: str, ending: str = "") -> outputs.OutputFile | None:
       path = getattr(flags, name)
       if path is None or path == "-":
         return None
       return stack.enter_context(
-          outputs.OutputFile(f"--{name}", path, flags.overwrite, inputs.path))
+          outputs.OutputFile(f"--{name}", path + ending, flags.overwrite, inputs.path))
 
     records_file, measures_file = claim("output_file"), claim("compare_json")
+    operative = claim("output_file", ".gin")
     with faults.in_a_line(faults.DECODING, inputs):
       pair = _load(flags)
       options = {"task": pairs.task(flags), "prompt": prompt, "costs": bound.costs}
@@ -93,7 +94,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
       elif flags.stream:
         _stream(pair, inputs, options, given)
       else:
-        _decode(pair, inputs, options, given, flags, records_file)
+        _decode(pair, inputs, options, given, flags, records_file, operative)
   return 0
 
 
@@ -167,14 +168,20 @@ def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
 
 
 def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
-            given: dict[str, Any], flags: Flags, file: outputs.OutputFile | None) -> None:
-  """Decodes, and writes each record as soon as it is there."""
+            given: dict[str, Any], flags: Flags, file: outputs.OutputFile | None,
+            operative: outputs.OutputFile | None) -> None:
+  """Decodes, and writes each record as soon as it is there, and what took effect first."""
+  from specdec.engine import calibrate
   from specdec.engine import counts
   from specdec.engine import generate
   from specdec.engine import job
 
-  records = generate.iterate(pair, inputs.texts, trace=flags.trace, **options, **given)
-  settings = job.make_settings(pair, given)
+  task = options.pop("task")
+  work = calibrate.ready(job.from_texts(pair, inputs.texts, task, given, trace=flags.trace,
+                                        **options))
+  if operative:
+    operative.write(gin_bindings.operative(flags, work.settings, work.costs).rstrip())
+  records, settings = generate.decode(work), work.settings
   count = len(inputs.texts) * settings.num_decodes
   if progress.wanted(count, output_elsewhere=file is not None):
     records = progress.track(records, count)
