@@ -40,9 +40,9 @@ Examples
   specdec eval --data_file=newstest.tsv --prefix="translate English to German: "
   specdec eval --inputs_file=test.en.gz --targets_file=test.de.gz --task=ende \\
     --baseline=plain --output_dir=results
-  specdec eval --data_file={split}.jsonl --inputs_field=source --targets_field=targets.0 \\
-    --split=dev --prefix="summarize: " --metrics=rouge
-  specdec eval --gin_file=runs/eval.gin --gin_file=tasks/tsv.gin --gin.FILE="'newstest.tsv'"
+  specdec eval --data_file={split}.jsonl --split=dev --inputs_field=source \\
+    --targets_field=targets.0 --prefix="summarize: " --metrics=rouge
+  specdec eval --gin_file=runs/eval.gin --gin_file=tasks/tsv.gin --gin.INPUT="'in.tsv'"
   specdec eval --target=t5x/checkpoint_1000000 --drafter=t5_small --vocab=spiece.model \\
     --task=wmt_t2t_ende_v003 --split=validation"""
 
