@@ -21,12 +21,18 @@ needs_seqio = pytest.mark.skipif(
     reason="seqio and TensorFlow are not installed (pip install 'specdec-jax[seqio]')")
 MULTI30K = pathlib.Path(__file__).parents[3] / "shared" / "data" / "multi30k"
 
-ENGLISH = ["A small boat drifts along the quiet river.", "The cat sleeps on the wall.",
-           "Two children are building a tower of wooden blocks.", "Two very good hens; next.",
-           "The cat sleeps on the warm stone wall.", "The boat."]
-GERMAN = ["Ein kleines Boot treibt auf dem stillen Fluss.", "Die Katze schläft auf der Mauer.",
-          "Zwei Kinder bauen einen Turm aus Holz.", "Zwei Kinder.",
-          "Die Katze schläft auf der warmen Mauer.", "Das Boot."]
+# All of a length that shares one width of compiled programs, with either prefix.
+ENGLISH = ["A small boat drifts along the quiet river.",
+           "The cat sleeps on the warm stone wall near the river.",
+           "Two children are building a tower of wooden blocks.",
+           "The baker opens her shop before the sun comes up.",
+           "Why does nobody answer the telephone on the wall?",
+           "Quick foxes jump over lazy, very good hens."]
+GERMAN = ["Ein kleines Boot treibt auf dem stillen Fluss.",
+          "Die Katze schläft auf der warmen Mauer am Fluss.",
+          "Zwei Kinder bauen einen Turm aus Holz.",
+          "Die Bäckerin öffnet ihren Laden, bevor die Sonne aufgeht.",
+          "Warum geht niemand ans Telefon?", "Schnelle Füchse springen über faule Hühner."]
 
 
 @pytest.fixture
