@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 import gin
-
 from specdec.errors import SpecdecError
 
 
