@@ -7,6 +7,8 @@ import setuptools
 README = pathlib.Path(__file__).parent / "README.md"
 
 CONFIGS = {"specdec.configs.t5": "configs/t5", "specdec.configs.paper": "configs/paper"}
+# Found by gin under these names wherever it runs, as T5X's own files are: specdec/gin/t5x/eval.gin.
+GIN = {f"specdec.gin.{name}": f"gin/{name}" for name in ("decode", "finetune", "t5x")}
 
 PLOTS = ["matplotlib>=3.8"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
@@ -28,9 +30,10 @@ setuptools.setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     # Size tables and the paper's numbers go along as data, as if they stood in the package.
-    packages=[*setuptools.find_packages(include=["specdec", "specdec.*"]), *CONFIGS],
-    package_dir=CONFIGS,
-    package_data={"specdec": ["assets/**/*"], **{name: ["*.json"] for name in CONFIGS}},
+    packages=[*setuptools.find_packages(include=["specdec", "specdec.*"]), *CONFIGS, *GIN],
+    package_dir={**CONFIGS, **GIN},
+    package_data={"specdec": ["assets/**/*"], **{name: ["*.json"] for name in CONFIGS},
+                  **{name: ["*.gin"] for name in GIN}},
     include_package_data=False,
     install_requires=[
         "jax>=0.10",

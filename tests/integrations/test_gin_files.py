@@ -69,3 +69,14 @@ def test_files_for_t5x_are_resolved_by_t5x(path):
   assert done.returncode == 0, done.stderr[-2000:]
   expected = "SpeculativeModel" if script != "train" else "train_script.train"
   assert expected in done.stdout or "train" in done.stdout
+
+
+def test_files_come_along_with_an_installed_package():
+  import specdec
+
+  package = pathlib.Path(specdec.__file__).parent
+  if (package.parent / "setup.py").exists():
+    pytest.skip("specdec runs out of its checkout")
+  found = {f"{p.parent.name}/{p.name}" for p in (package / "gin").rglob("*.gin")}
+  assert found == {f"{p.parent.name}/{p.name}" for p in (ROOT / "gin").rglob("*.gin")}
+  assert importlib.util.find_spec("specdec.gin.t5x").origin
