@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specdec.errors import SpecdecError
 
@@ -51,7 +52,7 @@ class Knobs:
   rescale_log_probs: bool = True
 
   def __post_init__(self):
-    if _known(self.topk) and _known(self.topp) and jnp.any(self.topk) and jnp.any(self.topp):
+    if _known(self.topk) and _known(self.topp) and np.any(self.topk) and np.any(self.topp):
       raise SpecdecError(f"topk is {self.topk} and topp is {self.topp}; expected one of them to "
                          "be 0, as in T5X, whose default topk is 1: add topk = 0")
     steps = self.max_decode_steps

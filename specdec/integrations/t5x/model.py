@@ -73,7 +73,8 @@ class SpeculativeModel(models.EncoderDecoderModel):
         output_vocabulary=baseline.output_vocabulary, optimizer_def=baseline.optimizer_def,
         decode_fn=baseline.decode_fn, feature_converter_cls=baseline.FEATURE_CONVERTER_CLS)
     # Read once here, so that a mistake is told before any weights are.
-    self._call({}), knobs.read(self._bound_knobs())
+    self._call({})
+    knobs.read(self._bound_knobs())
 
   @property
   def module(self) -> Any:
