@@ -44,6 +44,10 @@ def test_parameters_that_are_off_are_not_refused():
 def test_more_steps_than_columns_and_other_shapes_are_refused():
   with pytest.raises(SpecdecError, match="max_decode_steps is 9, and the targets"):
     knobs.read({"max_decode_steps": 9}).limit(8, np.zeros(2, np.int32))
+  limited = knobs.read({"max_decode_steps": 9, "max_decode_steps_hard_limit": 3})
+  np.testing.assert_array_equal(limited.limit(8, np.array([0, 7])), [3, 8])
+  free = knobs.read({"max_decode_steps_hard_limit": 3})
+  np.testing.assert_array_equal(free.limit(8, np.array([0, 7])), [8, 8])
   with pytest.raises(SpecdecError, match=r"topp has the shape \(3,\); expected a number, or one"):
     knobs.per_row("topp", np.zeros(3), 2, 1)
 
