@@ -23,7 +23,7 @@ for name in ("evaluate", "infer", "train"):
   if hasattr(script, name):
     globals()[name] = getattr(script, name)
 gin_utils.parse_gin_flags({paths!r}, sys.argv[1:3], sys.argv[3:])
-gin.finalize()
+
 print(sorted(gin.config._CONFIG))
 """
 
@@ -61,7 +61,9 @@ def test_files_for_t5x_hold_bindings_alone(path):
 def test_files_for_t5x_are_resolved_by_t5x(path):
   script = {"eval.gin": "eval", "infer.gin": "infer"}.get(path.name, "train")
   bindings = ["MODEL_DIR = 'x'", "INITIAL_CHECKPOINT_PATH = 'x'"] if script == "train" else [
-      "DRAFTER_PATH = 'copy'"]
+      "DRAFTER_PATH = 'copy'", "DROPOUT_RATE = 0.0", "MIXTURE_OR_TASK_NAME = 'x'",
+      "TASK_FEATURE_LENGTHS = None", "CHECKPOINT_PATH = 'x'",
+      f"{script.upper()}_OUTPUT_DIR = 'x'"]
   done = subprocess.run(
       [sys.executable, "-c", _RESOLVE.format(script=script, paths=[str(ROOT)]),
        "t5x/examples/t5/t5_1_1/small.gin", str(path), *bindings],

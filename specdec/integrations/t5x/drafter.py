@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+import flax.core
 import jax
 import numpy as np
 
@@ -69,7 +70,7 @@ class OpenDrafter:
       found = drafters.without_weights(self.part, vocab_size)
       return found.drafter, found.params
     scorer = T5Scorer(self.config.replace(dtype=dtype))
-    return TransformerDrafter(scorer, vocab_size), scorer.prepare(params)
+    return TransformerDrafter(scorer, vocab_size), scorer.prepare(flax.core.unfreeze(params))
 
   def shapes(self) -> PyTree:
     """Shapes of the parameters, float32."""
