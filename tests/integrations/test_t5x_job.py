@@ -22,6 +22,7 @@ from t5x import partitioning
 from t5x import utils
 from t5x.examples.t5 import network
 
+from specdec.bench import hlo
 from specdec.cli.main import run as specdec_command
 from specdec.integrations import t5x as speculative
 from specdec.integrations.t5x import drafter as drafter_lib
@@ -123,21 +124,25 @@ def test_copy_needs_no_weights():
   np.testing.assert_array_equal(found, predict(baseline())[0])
 
 
-def test_weights_are_fused_ahead_of_the_loop_and_are_no_constants(model):
-  found = model(baseline())
-  whole = jax.jit(lambda p, b: found.predict_batch_with_aux(p, b)).lower(params(0.1), batch())
-  text = whole.compile().as_text()
-  config = tiny.config()
+def test_weights_are_arguments_and_are_fused_ahead_of_the_loop(model):
+  # Five rows and two drafted tokens: no activation is as large as one of these weights.
+  found, config = model(baseline(), gamma=2), tiny.config()
+  program = jax.jit(lambda p, b: found.predict_batch_with_aux(p, b))
+  text = program.lower(params(0.1), batch(5)).compile().as_text()
   embedding = f"f32[{config.vocab_size},{config.emb_dim}]"
   lines = text.splitlines()
   assert any(embedding in line and " parameter(" in line for line in lines)
   assert not any(embedding in line and " constant(" in line for line in lines)
+  qkv, wi = 3 * config.emb_dim * config.num_heads * config.head_dim, 2 * config.emb_dim * 32
+  module = hlo.Module(text)
+  fused = [i for c in module.computations.values() for i in c.values() if i.size == qkv]
+  assert fused and module.loop_bodies()
+  assert not module.moved({qkv, wi, config.vocab_size * config.emb_dim})
 
 
-@pytest.mark.parametrize("decode_fn", [decoding.beam_search])
-def test_beam_search_is_refused_with_what_to_bind(model, decode_fn):
+def test_beam_search_is_refused_with_what_to_bind(model):
   with pytest.raises(SpecdecError) as error:
-    model(baseline(decode_fn))
+    model(baseline(decoding.beam_search))
   said = str(error.value)
   assert "decodes with beam_search" in said and "\n" not in said
   assert "models.EncoderDecoderModel.decode_fn = @decoding.temperature_sample" in said
