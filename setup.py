@@ -7,8 +7,8 @@ import setuptools
 README = pathlib.Path(__file__).parent / "README.md"
 
 CONFIGS = {"specdec.configs.t5": "configs/t5", "specdec.configs.paper": "configs/paper"}
-# Found by gin under these names wherever it runs, as T5X's own files are: specdec/gin/t5x/eval.gin.
-GIN = {f"specdec.gin.{name}": f"gin/{name}" for name in ("decode", "finetune", "t5x")}
+GIN = {f"specdec.gin.{folder.name}": f"gin/{folder.name}"
+       for folder in sorted((pathlib.Path(__file__).parent / "gin").iterdir())}
 
 PLOTS = ["matplotlib>=3.8"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
@@ -17,6 +17,8 @@ HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
     "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", "transformers>=5", "torch==2.13.0",
+    # The TPU's compiler, for programs that are read and never run.
+    "libtpu>=0.0.40; sys_platform == 'linux' and platform_machine == 'x86_64'",
     *HF, *PLOTS,
 ]
 
@@ -29,9 +31,10 @@ setuptools.setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    # Size tables and the paper's numbers go along as data, as if they stood in the package.
+    # Size tables, the paper's numbers and gin files go along as data, as if they stood in the
+    # package.
     packages=[*setuptools.find_packages(include=["specdec", "specdec.*"]), *CONFIGS, *GIN],
-    package_dir={**CONFIGS, **GIN},
+    package_dir=CONFIGS | GIN,
     package_data={"specdec": ["assets/**/*"], **{name: ["*.json"] for name in CONFIGS},
                   **{name: ["*.gin"] for name in GIN}},
     include_package_data=False,

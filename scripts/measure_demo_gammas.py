@@ -2,10 +2,10 @@
 
     python scripts/measure_demo_gammas.py --data_dir=multi30k --output=demo_gammas.json
 
-For each task of the demo pair and each batch size, all of them take turns in one process on
-the same sentences; ratios are taken round by round. A drafter that draws at random shows what
-becomes of a useless one. The sentences have one padded width, so that every size is
-compiled once per batch size.
+For each task of the demo pair and each batch size, all of them take turns in one process,
+batch by batch of the same sentences; ratios are taken round by round. A drafter that draws
+at random shows what becomes of a useless one. The sentences have one padded width, so that
+every size is compiled once per batch size.
 """
 
 import gzip
@@ -62,7 +62,8 @@ def measure(pair: specdec.Pair, texts: list[str], task: str, batch: int) -> dict
   for name, one in passes.items():
     logging.info("%s, batch %d: compiling %s", task, batch, name)
     one.timed()
-  samples = timing.interleave({name: one.timed for name, one in passes.items()}, _REPEATS.value)
+  samples = timing.interleave_parts({name: one.parts for name, one in passes.items()},
+                                    _REPEATS.value)
   ids = {name: [r.output_ids for r in one.records()] for name, one in passes.items()}
   ratio = {name: timing.ratios(samples["plain"], times) for name, times in samples.items()}
   fixed = [name for name in jobs if name.startswith("gamma")]

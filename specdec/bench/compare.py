@@ -1,19 +1,21 @@
 """Plain against speculative decoding, measured side by side.
 
 Both run in one process on the same tokenised inputs. After a warm-up of each,
-which compiles, they take turns, and which of the two goes first alternates: a
-machine that slows down or speeds up meanwhile does so for both.
+which compiles, they take turns batch by batch, and which of the two goes first
+alternates: a machine that slows down or speeds up meanwhile does so for both.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+import functools
 import statistics
 import time
 from typing import Any
 
 from specdec.bench import records as records_lib
 from specdec.bench.timing import Spread
-from specdec.bench.timing import interleave
+from specdec.bench.timing import interleave_parts
 from specdec.bench.timing import ratios
 from specdec.core.probs import MIN_TEMPERATURE
 from specdec.engine import calibrate
@@ -182,7 +184,7 @@ def compare(pair: Pair, texts: Sequence[str], *, task: str | None = None, repeat
 
   passes = [Pass(job) for job in (plain, speculative)]
   first = [p.timed() for p in passes]
-  times = interleave({str(i): p.timed for i, p in enumerate(passes)}, repeats)
+  times = interleave_parts({str(i): p.parts for i, p in enumerate(passes)}, repeats)
   sides = [Side(Result(tuple(p.records()), p.job.settings, p.job.costs), f, tuple(t))
            for p, f, t in zip(passes, first, times.values(), strict=True)]
   return Comparison(pair.name, pair.drafter.name, task, pair.target.config.dtype,
@@ -203,13 +205,23 @@ class Pass:
   def __init__(self, job: Job):
     self.job = job
     self._batches = [b for window in plan(job) for b in window]
-    self._fetched: list[dict] = []
+    self._fetched: list[dict] = [{} for _ in self._batches]
     self.rows = self._batches[0].size * job.settings.num_decodes
 
+  @property
+  def parts(self) -> list[Callable[[], None]]:
+    """Calls that decode a batch each, and wait for it."""
+    return [functools.partial(self._decode, i) for i in range(len(self._batches))]
+
+  def _decode(self, i: int) -> None:
+    # It blocks: it fetches the result.
+    self._fetched[i] = run_batch(self.job, self._batches[i])
+
   def timed(self) -> float:
-    """Seconds of one pass. `run_batch` blocks: it fetches the result."""
+    """Seconds of one pass."""
     begin = time.perf_counter()
-    self._fetched = [run_batch(self.job, b) for b in self._batches]
+    for part in self.parts:
+      part()
     return time.perf_counter() - begin
 
   def records(self) -> list[Record]:

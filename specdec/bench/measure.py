@@ -16,7 +16,7 @@ from specdec.bench.workload import Workload
 from specdec.errors import SpecdecError
 
 PLAIN, SPECULATIVE = "plain iteration", "speculative iteration"
-WHOLE = "specdec"
+WHOLE, WHOLE_SPECULATIVE = "specdec", "specdec, speculative"
 ALPHAS = (0.6, 0.7, 0.8, 0.9)
 _STEADY = 0.15
 
@@ -36,12 +36,9 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
     progress: told what goes on.
 
   Raises:
-    SpecdecError: there are baselines, and several batches or a temperature that they know
-      nothing of.
+    SpecdecError: there are baselines, and a temperature that they know nothing of.
   """
   gamma = workload.gamma
-  if peers:
-    single(workload, "baselines")
   if peers and not workload.greedy:
     raise SpecdecError(f"temperature {workload.temperature:g} does not go with baselines, which "
                        "decode greedily; expected 0")
@@ -68,6 +65,7 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
     subjects[others[-1].name] = _warm(others[-1].whole)
   if others:
     subjects[WHOLE] = _warm(plain.whole)
+    subjects[WHOLE_SPECULATIVE] = _warm(speculative.whole)
 
   samples = timing.interleave(
       subjects, repeats, [p.name for p in others],
@@ -90,16 +88,9 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
       "rows": len(ids), "identical_outputs": alike,
       **totals,
       "unsteady": unsteady(samples),
-      "baselines": {p.name: _compared(p, plain, samples) for p in others},
+      "baselines": {p.name: _compared(p, plain, speculative, samples) for p in others},
       "samples_s": {name: timing.rounded(v) for name, v in samples.items()},
   }
-
-
-def single(workload: Workload, what: str) -> None:
-  """Refuses several batches for what decodes one."""
-  if workload.more:
-    raise SpecdecError(f"{what} decode a batch, and the texts make {len(workload.sources)} "
-                       "batches; expected a single one: raise --batch_size or give fewer texts")
 
 
 def _warm(sample: Callable[[], float]) -> Callable[[], float]:
@@ -200,15 +191,19 @@ def _speed(workload: Workload, samples: dict[str, list[float]], alphas: Sequence
           "expected_speed_up": timing.rounded([expected(alpha) for alpha in alphas])}
 
 
-def _compared(peer: Peer, plain: runs.Decode, samples: dict[str, list[float]]) -> dict[str, Any]:
-  """A baseline beside our plain decoding; above 1 is in our favour."""
+def _compared(peer: Peer, plain: runs.Decode, speculative: runs.Decode,
+              samples: dict[str, list[float]]) -> dict[str, Any]:
+  """A baseline beside our plain and speculative decoding; above 1 is in our favour."""
   tokens = sum(map(len, peer.ids))
-  ours = sum(map(len, plain.ids))
   per_token = lambda name, count: [t / count for t in samples[name]]
   return {
       "version": peer.version, "dtype": peer.dtype, "tokens": tokens,
       "ms_per_token": Spread.of([1e3 * t for t in per_token(peer.name, tokens)]).rounded(),
-      "ratio": timing.ratios(per_token(peer.name, tokens), per_token(WHOLE, ours)).rounded(),
+      "ratio": timing.ratios(
+          per_token(peer.name, tokens), per_token(WHOLE, plain.tokens)).rounded(),
+      "ratio_speculative": timing.ratios(
+          per_token(peer.name, tokens),
+          per_token(WHOLE_SPECULATIVE, speculative.tokens)).rounded(),
       "rows_alike": sum(a == b for a, b in zip(peer.ids, plain.ids, strict=True)),
       "first_difference": _first_difference(peer.ids, plain.ids)}
 

@@ -10,6 +10,7 @@ from specdec.bench import runs
 from specdec.bench import timing
 from specdec.bench.timing import Spread
 from specdec.bench.workload import Workload
+from specdec.errors import SpecdecError
 
 
 def sweep(workload: Workload, batches: Sequence[int], *, repeats: int = 15,
@@ -25,7 +26,10 @@ def sweep(workload: Workload, batches: Sequence[int], *, repeats: int = 15,
     repeats: rounds; every size gives one sample per round.
     progress: told what goes on.
   """
-  measure.single(workload, "several batch sizes")
+  if workload.more:
+    raise SpecdecError("several batch sizes decode one batch, and the texts make "
+                       f"{len(workload.sources)} batches; expected a single one: raise "
+                       "--batch_size or give fewer texts")
   batches = sorted({1, *batches})
   gamma = workload.gamma
   plain, speculative, subjects = {}, {}, {}

@@ -44,7 +44,7 @@ def _speed() -> list[str]:
 
 
 def _drafters() -> list[str]:
-  return _counts(read("demo_drafters"))
+  return [*_counts(read("demo_drafters")), "", *_gammas(read("demo_gammas"))]
 
 
 def _counts(r: dict[str, Any]) -> list[str]:
@@ -85,6 +85,21 @@ def _counts(r: dict[str, Any]) -> list[str]:
       *_table(["lenience", *(f"{x:g}" for x in leniences)], [
           [f"temperature {t:g}", *(f"{lenient[x, t]:.2f}" for x in leniences)]
           for t in (0.0, 1.0)])]
+
+
+def _gammas(r: dict[str, Any]) -> list[str]:
+  """Automatic gamma beside fixed ones."""
+  fixed = [name for name in r["rows"][0]["speed_up"] if name.startswith("gamma")]
+  shown = ["auto", *fixed, "auto, useless drafter"]
+  return [
+      f"Speed-up over plain decoding by gamma, {r['cpu_cores']} cores of "
+      f"{r['cpu'] or r['device']}, "
+      f"medians of {r['repeats']} rounds in one run (`auto` with quartiles):",
+      "",
+      *_table(["task", "batch", *shown],
+              [[row["task"], str(row["batch_size"]), spread_text(row["speed_up"]["auto"]),
+                *(f"{row['speed_up'][name]['median']:.2f}" for name in shown[1:])]
+               for row in r["rows"]])]
 
 
 def _calls(r: dict[str, Any]) -> list[str]:

@@ -69,6 +69,42 @@ def interleave(subjects: Mapping[str, Callable[[], float]], repeats: int,
   return samples
 
 
+def interleave_parts(subjects: Mapping[str, Sequence[Callable[[], object]]], repeats: int,
+                     progress: Callable[[int], None] | None = None) -> dict[str, list[float]]:
+  """Lets subjects take turns at every part of a piece of work, such as a batch of many.
+
+  Where a pass over the work takes a second, a machine has changed its speed before the next
+  subject's; within a part it hardly does. Who goes first changes from part to part, and so
+  does who follows whom.
+
+  Args:
+    subjects: by name, calls that do the parts, as many and in the same order for all.
+    repeats: rounds.
+    progress: called with the number of finished rounds.
+
+  Returns:
+    Seconds of all parts together by name, a value per round.
+  """
+  samples: dict[str, list[float]] = {name: [] for name in subjects}
+  turn = 0
+  for i in range(repeats):
+    totals = dict.fromkeys(subjects, 0.0)
+    for calls in zip(*subjects.values(), strict=True):
+      order = list(zip(subjects, calls))
+      first = turn % len(order)
+      order = order[first:] + order[:first]
+      turn += 1
+      for name, call in order if i % 2 == 0 else reversed(order):
+        begin = time.perf_counter()
+        call()
+        totals[name] += time.perf_counter() - begin
+    for name, total in totals.items():
+      samples[name].append(total)
+    if progress:
+      progress(i + 1)
+  return samples
+
+
 class Sampler:
   """Samples a short call: the mean over enough calls in a row.
 

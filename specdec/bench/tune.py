@@ -157,8 +157,8 @@ def tune(pair: Pair, texts: Sequence[str], specs: Sequence[str], *, task: str | 
   for one in passes.values():
     progress("compiling what is left")
     one.timed()
-  samples = timing.interleave({name: one.timed for name, one in passes.items()}, rounds,
-                              progress=lambda done: progress(f"measuring, round {done}"))
+  samples = timing.interleave_parts({name: one.parts for name, one in passes.items()}, rounds,
+                                    progress=lambda done: progress(f"measuring, round {done}"))
   tokens = {name: sum(r.num_generated for r in one.records()) for name, one in passes.items()}
   per_token = {name: [t / max(tokens[name], 1) for t in times] for name, times in samples.items()}
   found = [_candidate(spec, job.costs, per_token[""], per_token[spec])

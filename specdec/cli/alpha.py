@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from specdec.cli import faults
+from specdec.cli import gin_bindings
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import pairs
@@ -64,6 +65,7 @@ def make_flags() -> Flags:
   flags.text("input_file", None, "FILE", "texts, UTF-8, one a line; - is standard input")
   flags.text("json", None, "FILE", "write the measurements as a record for specdec table")
   flags.switch("overwrite", "replace a file that exists")
+  gin_bindings.add_flags(flags)
   return flags
 
 
@@ -72,7 +74,8 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   from specdec.engine.settings import Settings
   from specdec.engine.settings import whole
 
-  given: dict[str, Any] = {name: getattr(flags, name) for name in _SETTINGS if flags.given(name)}
+  gin_bindings.settings_into_flags(flags, gin_bindings.of_flags(flags))
+  given: dict[str, Any] = {name: getattr(flags, name) for name in _SETTINGS if flags.named(name)}
   Settings(**{"max_decode_len": 2**20, **given})
   whole("gamma", flags.gamma, 1, 64)
   leniences = numbers("leniences", flags.leniences, float, lambda x: 0 < x <= 1,
@@ -117,7 +120,7 @@ def _check_drafters(flags: Flags, specs: Sequence[str]) -> None:
   """Finds what is misspelt before anything is loaded."""
   from specdec.engine import pairs as pairs_lib
 
-  if specs and flags.given("drafter"):
+  if specs and flags.named("drafter"):
     raise SpecdecError("--drafter does not go with --drafters; name all of them in --drafters")
   if specs and flags.target is not None:
     flags.fill("drafter", specs[0])

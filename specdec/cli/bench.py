@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import faults
+from specdec.cli import gin_bindings
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import pairs as pair_flags
@@ -50,7 +51,9 @@ def make_flags() -> Flags:
   flags.text("drafter_size", "small", "SIZE", "shape of the drafter; or copy or uniform, which "
              "have none")
   flags.text("pair", None, "NAME|DIR", "a pair of models instead")
-  flags.text("drafter", None, "SPEC", "drafter for the pair, as in specdec generate [the pair's]")
+  flags.text("target", None, "PATH", "likewise, a large model of your own; goes with --drafter")
+  flags.text("drafter", None, "SPEC", "drafter for these, as in specdec generate [the pair's]")
+  flags.text("vocab", None, "FILE", "vocabulary of all models, as in specdec generate")
   flags.text("widen_target", None, "SIZE", "put the pair's target, unchanged in what it says, "
              "into the shape of this size and measure at its cost")
   flags.text("widen_drafter", None, "SIZE", "likewise its drafter, when that is a T5 [small]")
@@ -70,26 +73,28 @@ def make_flags() -> Flags:
   flags.group("Measuring")
   flags.whole("repeats", 15, "rounds in which everything takes a turn")
   flags.text("alphas", "0.6,0.7,0.8,0.9", "X[,X]", "acceptance rates to work speed-ups out for")
-  flags.texts("baseline", "NAME", "t5x, hf, ctranslate2 or ctranslate2_int8: time that library "
-              "too, on the same weights; may be given several times")
+  flags.texts("baseline", "NAME", "t5x, hf, hf_assisted, ctranslate2 or ctranslate2_int8: time "
+              "that library too, on the same weights; may be given several times")
   flags.group("Output")
   flags.text("json", None, "FILE", "write everything that was measured as JSON")
   flags.text("record_task", None, "NAME", "what the record calls the task: ende and cnndm stand "
              "beside the paper's rows in specdec table [the task]")
   flags.switch("overwrite", "replace a file that exists")
+  gin_bindings.add_flags(flags)
   return flags
 
 
 def main(flags: Flags, args: Sequence[str]) -> int:
   """Runs the command. What can be refused without the models is refused first."""
+  gin_bindings.settings_into_flags(flags, gin_bindings.of_flags(flags))
   batches = check(flags)
   alphas = numbers("alphas", flags.alphas, float, lambda x: 0 <= x <= 1, "numbers from 0 to 1")
   texts: list[str] = []
   if args or flags.input_file is not None:
-    if flags.pair is None:
+    if not _has_models(flags):
       raise SpecdecError("texts need a model that knows words; add --pair, or drop the texts")
     texts = inputs_lib.read(args, flags.input_file).texts
-    if not flags.given("batch_size"):
+    if not flags.named("batch_size"):
       batches = [len(texts)]
   with contextlib.ExitStack() as stack:
     file = None
@@ -105,7 +110,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
       record = _measure(flags, texts, batches, alphas, baselines, say)
     if flags.record_task is not None:
       record |= {"task": flags.record_task, "note": f"task {record['task']} of the pair "
-                 f"{flags.pair}, {record['rows']} outputs"}
+                 f"{flags.pair or flags.target}, {record['rows']} outputs"}
     if file:
       file.write(outputs.to_json(record))
   from specdec.cli import bench_report
@@ -127,22 +132,22 @@ def check(flags: Flags) -> list[int]:
   whole("seed", flags.seed, 0, 2**32 - 1)
   batches = numbers("batch_size", flags.batch_size or "1", int, lambda n: 1 <= n <= 2**16,
                      "integers from 1 to 65536")
-  sized = [name for name in ("target_size", "drafter_size") if flags.given(name)]
-  if flags.pair is not None and sized:
-    raise SpecdecError(f"--pair does not go with --{sized[0]}: the pair has its own models")
-  for name in ("task", "input_file", "drafter", "widen_target", "widen_drafter", "temperature",
-               "record_task"):
-    if flags.pair is None and flags.given(name):
-      raise SpecdecError(f"--{name} belongs to --pair; add --pair or drop it")
+  sized = [name for name in ("target_size", "drafter_size") if flags.named(name)]
+  if _has_models(flags) and sized:
+    raise SpecdecError(f"--{'target' if flags.pair is None else 'pair'} does not go with "
+                       f"--{sized[0]}: these are models of their own")
+  for name in ("task", "input_file", "drafter", "vocab", "widen_target", "widen_drafter",
+               "temperature", "record_task"):
+    if not _has_models(flags) and flags.named(name):
+      raise SpecdecError(f"--{name} belongs to --pair or --target; add one or drop it")
   for name in ("baseline", "alphas", "record_task"):
-    if len(batches) > 1 and flags.given(name):
+    if len(batches) > 1 and flags.named(name):
       raise SpecdecError(f"--{name} goes with a single --batch_size; give one size")
   if flags.record_task is not None and not flags.record_task.strip():
     raise SpecdecError("--record_task is empty; expected a name, such as ende")
   if flags.widen_drafter is not None and flags.widen_target is None:
     raise SpecdecError("--widen_drafter belongs to --widen_target; name the target's size too")
-  if flags.pair is not None:
-    from specdec.engine import pairs
+  if _has_models(flags):
     from specdec.engine.settings import Settings
     from specdec.models.t5 import sizes
 
@@ -150,8 +155,13 @@ def check(flags: Flags) -> list[int]:
     for size in (flags.widen_target, flags.widen_drafter):
       if size is not None:
         sizes.load(size)
-    pairs.check_pair(flags.pair, drafter=flags.drafter)
+    pair_flags.check(flags)
   return batches
+
+
+def _has_models(flags: Flags) -> bool:
+  """Whether models are named, instead of sizes."""
+  return flags.pair is not None or flags.target is not None
 
 
 def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[float],
@@ -168,14 +178,13 @@ def _measure(flags: Flags, texts: list[str], batches: list[int], alphas: list[fl
 
 def _workload(flags: Flags, texts: list[str], batch_size: int) -> "Workload":
   from specdec.bench import workload
-  from specdec.engine import pairs
 
   dtype = pair_flags.dtype(flags)
   options = dict(gamma=flags.gamma, batch_size=batch_size, source_len=flags.source_len,
                  max_decode_len=flags.max_decode_len, seed=flags.seed)
-  if flags.pair is None:
+  if not _has_models(flags):
     return workload.from_sizes(flags.target_size, flags.drafter_size, dtype=dtype, **options)
-  pair = pairs.load_pair(flags.pair, dtype, drafter=flags.drafter)
+  pair = pair_flags.load(flags, dtype)
   if flags.widen_target is not None:
     from specdec.bench import widen
 

@@ -64,9 +64,11 @@ def _calls(r: dict[str, Any]) -> None:
                "that does nothing else, or more --repeats")
   if r["baselines"]:
     print_line("")
-    print_table(["baseline", "version", "dtype", "ms a token", "x ours", "rows alike"],
+    print_table(["baseline", "version", "dtype", "ms a token", "x ours, plain",
+                 "x ours, speculative", "rows alike"],
                 [[name, b["version"], b["dtype"], f"{b['ms_per_token']['median']:.2f}",
-                  spread_text(b["ratio"]), f"{b['rows_alike']} of {r['batch_size']}"]
+                  spread_text(b["ratio"]), spread_text(b["ratio_speculative"]),
+                  f"{b['rows_alike']} of {r['rows']}"]
                  for name, b in r["baselines"].items()])
 
 

@@ -47,7 +47,7 @@ def show(done: "Comparison") -> None:
                       [[label, *(cell(side) for side in sides)] for label, cell in _ROWS])
   print_line("")
   s, e = done.settings, done.environment
-  print_line(f"drafter {done.drafter}, gamma {s.gamma}, verifier {s.verifier}, temperature "
+  print_line(f"pair {done.pair}, gamma {s.gamma}, verifier {s.verifier}, temperature "
              f"{_several(s.temperature)}")
   print_line(f"batches of {done.rows}, {done.dtype}, {e['device']} ({e['backend']}), jax "
              f"{e['jax']}")

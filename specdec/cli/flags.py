@@ -7,6 +7,7 @@ command knows its flags alone and no imported library adds to them.
 from collections.abc import Sequence
 import difflib
 import textwrap
+from typing import Any
 
 from absl import flags as absl_flags
 
@@ -61,6 +62,21 @@ class _Switch(absl_flags.BooleanParser):
       raise ValueError("expected true or false, or the flag alone") from None
 
 
+# What absl adds to every set of flags.
+_ABSL = ("flagfile", "undefok")
+
+
+def _typed(value: Any) -> str:
+  """A value as somebody would type it."""
+  if isinstance(value, str):
+    return value
+  if isinstance(value, list | tuple):
+    return ",".join(map(_typed, value))
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    raise ValueError("expected a text in quotes or a number")
+  return str(value)
+
+
 class Flags:
   """Flags of one command, in the order and groups of its help page.
 
@@ -76,6 +92,7 @@ class Flags:
     self._values = absl_flags.FlagValues()
     self._values.set_gnu_getopt(True)
     self._groups: dict[str, list[tuple[str, str]]] = {}
+    self._filled: set[str] = set()
 
   def __getattr__(self, name: str):
     return self._values[name].value
@@ -84,18 +101,39 @@ class Flags:
     """Whether the user typed the flag."""
     return bool(self._values[name].present)
 
-  def fill(self, name: str, value: str) -> None:
+  def named(self, name: str) -> bool:
+    """Whether the user typed the flag, or a file filled it in."""
+    return self.given(name) or name in self._filled
+
+  def names(self) -> list[str]:
+    """Names of all flags."""
+    return [name for name in self._values if name not in _ABSL]
+
+  def fill(self, name: str, value: Any) -> None:
     """Gives a flag that was not typed the value that a file has for it.
+
+    Args:
+      name: of the flag.
+      value: text, a number, a truth value, or a list of texts or numbers.
 
     Raises:
       SpecdecError: it has no such value.
     """
     if self.given(name):
       return
+    flag = self._values[name]
     try:
-      # Not `parse`, which would mark it as typed.
-      self._values[name].value = self._values[name].parser.parse(value)
-    except ValueError as error:
+      # Not `parse` of the flag, which would mark it as typed.
+      if isinstance(flag.parser, _Switch):
+        if not isinstance(value, bool):
+          raise ValueError("expected True or False")
+        flag.value = value
+      elif isinstance(flag, absl_flags.MultiFlag):
+        flag.value = [value] if isinstance(value, str) else [str(entry) for entry in value]
+      else:
+        flag.value = flag.parser.parse(_typed(value))
+      self._filled.add(name)
+    except (TypeError, ValueError) as error:
       raise SpecdecError(f"{name} is {value!r}; {error}") from None
 
   def group(self, title: str) -> None:
@@ -166,6 +204,8 @@ class Flags:
     Raises:
       SpecdecError: a flag is unknown, lacks its value or has a wrong one.
     """
+    if "gin_bindings" in self._values:
+      args = _gin_short(args)
     try:
       return self._values([self.command, *args])[1:]
     except absl_flags.UnrecognizedFlagError as error:
@@ -185,3 +225,17 @@ class Flags:
     if near:
       text += f"; did you mean --{near[0]}?"
     return f"{text} (specdec {self.command} --help lists them)"
+
+
+def _gin_short(args: Sequence[str]) -> list[str]:
+  """`--gin.NAME=VALUE`, as T5X has it, in full: `--gin_bindings=NAME = VALUE`."""
+  end = args.index("--") if "--" in args else len(args)
+  written = []
+  for arg in args[:end]:
+    name, equals, value = arg.lstrip("-").removeprefix("gin.").partition("=")
+    if arg.startswith(("--gin.", "-gin.")):
+      if not equals:
+        raise SpecdecError(f"{arg} has no value; expected --gin.{name}=VALUE")
+      arg = f"--gin_bindings={name} = {value}"
+    written.append(arg)
+  return [*written, *args[end:]]

@@ -28,6 +28,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("specdec.cli.generate",
                         "decode texts, or measure speculative against plain decoding"),
+    "infer": Command("specdec.cli.infer",
+                     "decode a file into shards; killed at any moment, it goes on where it was"),
     "distill": Command("specdec.cli.distill",
                        "train a drafter on what a target says: a small T5, or heads on the target"),
     "convert": Command("specdec.cli.convert",

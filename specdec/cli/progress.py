@@ -24,8 +24,29 @@ def wanted(count: int, output_elsewhere: bool) -> bool:
   return count >= _LONG and quiet and sys.stderr.isatty()
 
 
-def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
-  """Passes records on and shows how many there are, how fast, and alpha."""
+class Bar:
+  """How many outputs there are, how fast they come, and alpha."""
+
+  def __init__(self, bar: "Progress", count: int):
+    self._bar = bar
+    self._task = bar.add_task("decoding", total=count, speed="compiling")
+    self._begin = time.perf_counter()
+    self._tokens = self._tested = self._accepted = 0
+
+  def add(self, tokens: int, tested: int, accepted: int, outputs: int = 1) -> None:
+    """Counts outputs, with generated, tested and accepted tokens."""
+    self._tokens += tokens
+    self._tested += tested
+    self._accepted += accepted
+    speed = f"{self._tokens / (time.perf_counter() - self._begin):.0f} tokens/s"
+    if self._tested:
+      speed += f", alpha {self._accepted / self._tested:.2f}"
+    self._bar.update(self._task, advance=outputs, speed=speed)
+
+
+@contextlib.contextmanager
+def bar(count: int) -> Iterator[Bar]:
+  """A bar for so many outputs."""
   from rich.console import Console
   from rich.progress import BarColumn
   from rich.progress import MofNCompleteColumn
@@ -36,17 +57,15 @@ def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
   columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"),
              TimeRemainingColumn())
   with Progress(*columns, console=Console(stderr=True), transient=True,
-                redirect_stdout=False) as bar:
-    task = bar.add_task("decoding", total=count, speed="compiling")
-    begin, tokens, tested, accepted = time.perf_counter(), 0, 0, 0
+                redirect_stdout=False) as shown:
+    yield Bar(shown, count)
+
+
+def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
+  """Passes records on and shows how many there are, how fast, and alpha."""
+  with bar(count) as shown:
     for record in records:
-      tokens += record.num_generated
-      tested += record.tested
-      accepted += record.accepted
-      speed = f"{tokens / (time.perf_counter() - begin):.0f} tokens/s"
-      if tested:
-        speed += f", alpha {accepted / tested:.2f}"
-      bar.update(task, advance=1, speed=speed)
+      shown.add(record.num_generated, record.tested, record.accepted)
       yield record
 
 

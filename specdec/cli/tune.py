@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import faults
+from specdec.cli import gin_bindings
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
 from specdec.cli import pairs
@@ -61,6 +62,7 @@ def make_flags() -> Flags:
   flags.text("json", None, "FILE", "write everything that was measured as JSON")
   flags.switch("overwrite", "replace output files that exist")
   flags.whole("rounds", 5, "times everything is measured")
+  gin_bindings.add_flags(flags)
   return flags
 
 
@@ -69,7 +71,8 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   from specdec.engine.settings import Settings
   from specdec.engine.settings import whole
 
-  given: dict[str, Any] = {name: getattr(flags, name) for name in _SETTINGS if flags.given(name)}
+  gin_bindings.settings_into_flags(flags, gin_bindings.of_flags(flags))
+  given: dict[str, Any] = {name: getattr(flags, name) for name in _SETTINGS if flags.named(name)}
   Settings(**{"max_decode_len": 2**20, **given})
   whole("rounds", flags.rounds, 1, 1000)
   inputs = inputs_lib.read(args, flags.input_file)

@@ -20,9 +20,9 @@ from specdec.engine.run import Run
 
 # A run is cut after so many iterations: long outputs tell no more.
 _ITERATIONS = 256
-_ROUNDS = 3
+_ROUNDS = 5
 # Inputs that are decoded at every size, and the most seconds that one size may take a round.
-_INPUTS, _SECONDS = 8, 2.0
+_INPUTS, _SECONDS = 16, 1.0
 
 
 def ready(job: Job) -> Job:
@@ -56,12 +56,19 @@ def measure(job: Job, sizes: Sequence[int] | None = None) -> Costs:
   seconds: dict[int, list[float]] = {size: [] for size in sizes}
   counts = np.zeros(2, np.int64)
   for i in range(_ROUNDS):
-    for size in sizes if i % 2 == 0 else reversed(sizes):
-      begin = time.perf_counter()
-      runs = [_run(job, batch, size) for batch in batches]
-      seconds[size].append(time.perf_counter() - begin)
-      if size == sizes[-1] and not i:
-        counts = sum(map(_counts, runs))
+    spent = dict.fromkeys(sizes, 0.0)
+    for j, batch in enumerate(batches):
+      # Batch by batch, in another order each time: a machine changes its speed meanwhile.
+      first = j % len(sizes)
+      order = sizes[first:] + sizes[:first]
+      for size in order if i % 2 == 0 else reversed(order):
+        begin = time.perf_counter()
+        run = _run(job, batch, size)
+        spent[size] += time.perf_counter() - begin
+        if size == sizes[-1] and not i:
+          counts += _counts(run)
+    for size in sizes:
+      seconds[size].append(spent[size])
   alpha = float(counts[1] / counts[0]) if counts[0] else 0.0
   gains = [statistics.median(a / b for a, b in zip(seconds[0], seconds[size])) for size in sizes]
   # What the formula promises where iterations cost nothing more than plain ones.

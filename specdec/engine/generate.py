@@ -139,7 +139,7 @@ def _record(job: Job, example: int, sample: int, fetched: dict[str, Any], row: i
     trace = traces.iterations(fetched["trace"], row, counts["target_calls"],
                               ids[len(encoded.prompt):])
   return Record(
-      index=example, sample=sample, input=job.texts[example],
+      index=job.place(example), sample=sample, input=job.texts[example],
       output=text_of(job, ids, status), output_ids=ids, prompt_tokens=len(encoded.prompt),
       score=float(fetched["log_prob"][row]),
       adjusted_score=float(fetched["adjusted_log_prob"][row]), status=status.label,

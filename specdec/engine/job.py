@@ -58,6 +58,8 @@ class Job:
     logits_fn: see `core.controls.adjust`; None for none.
     trace: keep what happened in every iteration.
     costs: what automatic gamma goes by; measured on the first batch when None.
+    places: of the inputs in the data they are part of, which random streams and records go
+      by; from 0 on when None.
   """
 
   pair: Pair
@@ -67,6 +69,7 @@ class Job:
   logits_fn: Any = None
   trace: bool = False
   costs: Costs | None = None
+  places: Sequence[int] | None = None
 
   def __post_init__(self):
     for name in PER_ROW:
@@ -75,6 +78,10 @@ class Job:
       raise SpecdecError(f"Costs.sizes holds {self.costs.sizes[-1]}; expected at most "
                          f"{self.pair.max_gamma}, which is how many tokens the drafter "
                          f"{self.pair.drafter.name} can draft; measure costs for it")
+
+  def place(self, example: int) -> int:
+    """Place in the data of an input of this job."""
+    return example if self.places is None else self.places[example]
 
   @property
   def largest_gamma(self) -> int:
@@ -104,7 +111,7 @@ def from_texts(pair: Pair, texts: str | Iterable[str], task: str | None, setting
     task: None for the pair's first task, "" for no prefix.
     settings: fields of `Settings`.
     prompt: text or ids that every output begins with, or one such per input.
-    **options: `logits_fn`, `trace` and `costs` of the job.
+    **options: `logits_fn`, `trace`, `costs` and `places` of the job.
 
   Raises:
     SpecdecError: a setting is out of range, the task is unknown, an input is too long
@@ -258,8 +265,7 @@ class Batch:
   """Inputs that are decoded together.
 
   Attributes:
-    example_ids: place of each input in the data, which its random streams and its
-      record go by.
+    example_ids: place of each input in the job.
     size: inputs of the compiled program, at least as many as there are.
   """
 

@@ -11,6 +11,7 @@ from specdec.core import rules as rules_lib
 from specdec.core import state as state_lib
 from specdec.core.state import Exits
 from specdec.core.state import Method
+from specdec.core.state import Weights
 from specdec.engine import precision
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
@@ -62,22 +63,26 @@ class Run:
     # Several sizes share the shapes of the largest.
     self._gamma = largest = job.largest_gamma
     self._abstains = largest > 0 and pair.drafter.drafter.abstains
-    self._weights = pair.weights(with_drafter=largest > 0)
+    # A drafter that begins with a rest is not even asked to read the inputs.
+    self._drafting = largest > 0 and (
+        self._abstains or job.trace or self._pace.next().size > 0)
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
-    source = make_source([e.ids for e in encoded], width=source_width(encoded), rows=batch.size,
-                         begin=[e.begin for e in encoded])
+    self._source = make_source([e.ids for e in encoded], width=source_width(encoded),
+                               rows=batch.size, begin=[e.begin for e in encoded])
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
-    examples = np.repeat(np.pad(batch.example_ids, (0, batch.size - used)), copies)
+    places = [job.place(i) for i in batch.example_ids]
+    examples = np.repeat(np.pad(places, (0, batch.size - used)), copies)
     with self._precision():
       row_keys = _row_keys(np.uint32(settings.seed), examples.astype(np.uint32),
                            np.tile(np.arange(copies, dtype=np.uint32), batch.size))
       prompt = _prompt([e.prompt for e in encoded], batch.size, copies, self._capacity)
       self._state = loop.start(
-          self._method(largest), self._weights, source, prompt, row_keys,
-          np.arange(rows) < self.rows_used, self._capacity, copies)
+          self._method(largest if self._drafting else 0), self._weights, self._source, prompt,
+          row_keys, np.arange(rows) < self.rows_used, self._capacity, copies)
     self._level = np.asarray(prompt.length)
-    self._lags = False
+    # The state of a drafter that was left out; None before it was ever asked.
+    self._aside: Any = None
     self._iterations = 0
 
   def _method(self, gamma: int) -> Method:
@@ -85,7 +90,11 @@ class Run:
     return self.job.pair.method(
         gamma, trace=self.job.trace, verifier=self.job.settings.verifier,
         watch=self._abstains and not isinstance(self._pace, Fixed),
-        with_drafter=self._gamma > 0)
+        with_drafter=self._drafting)
+
+  @property
+  def _weights(self) -> Weights:
+    return self.job.pair.weights(with_drafter=self._drafting)
 
   def _make_rules(self, rows: int) -> Rules:
     settings, count = self.job.settings, len(self.job.encoded)
@@ -122,10 +131,13 @@ class Run:
       segment = self._pace.next()
       # As the host counts: asking the device would make it wait for the last program.
       self._go(segment, min(segment.iterations, end - self._iterations))
+      # Most runs of short outputs end here, and there is nothing left to decide on.
+      if not (np.asarray(self._state.status) == Status.RUNNING).any():
+        return
       counts = self._counts()
       self._iterations = counts.iterations
       self._pace.observe(counts)
-      if not counts.running.any() or counts.iterations >= end:
+      if counts.iterations >= end:
         return
 
   def _go(self, segment: Segment, iterations: int) -> None:
@@ -134,27 +146,38 @@ class Run:
         speculation=self._rules.speculation.replace(gamma=segment.gamma))
     exits = Exits(np.int32(iterations), np.int32(_ALWAYS))
     with self._precision():
-      if segment.size and self._lags:
-        self._catch_up()
+      if segment.size and not self._drafting:
+        self._bring_in()
+      elif not segment.size and self._drafting and not self._abstains:
+        self._leave_out()
       self._state = loop.run(self._method(segment.size), self._weights, self._state, rules, exits)
-    if not segment.size and not self._lags and self._gamma and not self._abstains:
-      self._lags = True
 
-  def _catch_up(self) -> None:
+  def _leave_out(self) -> None:
+    """Goes on without the drafter, in the very program of plain decoding."""
+    self._aside, self._drafting = self._state.draft_state, False
+    self._state = self._state.replace(draft_state=None)
+
+  def _bring_in(self) -> None:
     """Brings the drafter level with what the target said without it."""
-    length = np.asarray(self._state.length)
+    self._drafting = True
+    length, begins = np.asarray(self._state.length), self._aside is None
     # What it had not been fed when it was left out comes on top: see `Context.lag`.
-    missed = int((length - self._level).max()) + _LAG
+    missed = int((length - (0 if begins else self._level)).max()) + _LAG
     width = min(power_of_two(missed, _LAG), self._capacity)
-    self._state = loop.catch_up(self._method(self._gamma), self._weights, self._state, width)
-    self._lags = False
+    method = self._method(self._gamma)
+    if begins:
+      self._aside = loop.begin_drafter(method, self._weights, self._source, self._capacity,
+                                       self.job.settings.num_decodes)
+    state = self._state.replace(draft_state=self._aside)
+    self._state = loop.catch_up(method, self._weights, state, width)
+    self._aside = None
 
   def _counts(self) -> Counts:
     s = self._state
     found = jax.device_get({
         "status": s.status, "tested": s.stats.tested, "accepted": s.stats.accepted,
         "iterations": s.iterations, "drafting": s.drafting, "length": s.length})
-    if not self._lags:
+    if self._drafting:
       self._level = found["length"]
     return Counts(found["status"] == Status.RUNNING, found["tested"], found["accepted"],
                   int(found["iterations"]), bool(found["drafting"]))

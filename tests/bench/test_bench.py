@@ -174,10 +174,8 @@ def test_drafters_without_weights_go_by_their_names():
                               max_decode_len=8)
 
 
-def test_baselines_and_sweeps_decode_one_greedy_batch():
+def test_baselines_are_greedy_and_sweeps_decode_one_batch():
   two = models.workload(1, more=(models.workload(1).source,))
-  with pytest.raises(SpecdecError, match="2 batches; expected a single one"):
-    measure_lib.measure(two, peers=[lambda work: None])
   with pytest.raises(SpecdecError, match="2 batches; expected a single one"):
     sweep_lib.sweep(two, [2])
   with pytest.raises(SpecdecError, match=r"temperature 1 .* expected 0"):
@@ -263,12 +261,27 @@ def test_a_baseline_gives_our_ids(name):
     make = peers.find(name)
   except SpecdecError as error:
     pytest.skip(str(error))
-  work = models.workload(2)
+  rows = 1 if "assisted" in name else 2
+  work = models.workload(
+      rows, more=(workload_lib.random_source(rows, 7, models.VOCAB, seed=5),))
   peer = make(work)
   assert peer.name == name and peer.whole() > 0
-  assert {len(row) for row in peer.ids} == {models.MAX_LEN}
+  assert [len(row) for row in peer.ids] == [models.MAX_LEN] * 2 * rows
   if "int8" not in name:
     assert peer.ids == _decoded(work).ids
+
+
+def test_assisted_generation_is_for_one_row_and_a_t5():
+  try:
+    make = peers.find("hf_assisted")
+  except SpecdecError as error:
+    pytest.skip(str(error))
+  with pytest.raises(SpecdecError, match="one row at a time: expected 1"):
+    make(models.workload(2))
+  copy = workload_lib.from_sizes("tiny", "copy", gamma=2, batch_size=1, source_len=8,
+                                 max_decode_len=8)
+  with pytest.raises(SpecdecError, match="is no T5"):
+    make(copy)
 
 
 def test_a_baseline_that_is_not_there_says_how_to_get_it(monkeypatch):

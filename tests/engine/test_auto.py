@@ -23,17 +23,17 @@ OPTIONS = dict(max_decode_len=24, batch_size=4)
 
 
 class Scripted:
-  """Sizes as told, three iterations each; and which it was asked for."""
+  """Sizes as told, three iterations each; and which of them were run."""
 
   def __init__(self, sizes, rows):
-    self._sizes, self._rows, self.asked = list(sizes), rows, []
+    self._sizes, self._rows, self.ran = list(sizes), rows, []
 
   def next(self):
     size = self._sizes[0]
-    self.asked.append(size)
     return Segment(size, np.full(self._rows, size, np.int32), 3)
 
   def observe(self, counts):
+    self.ran.append(self._sizes[0])
     self._sizes = self._sizes[1:] or self._sizes
 
 
@@ -57,14 +57,15 @@ def test_greedy_outputs_are_those_of_plain_decoding():
     assert (found.drafted > 0) == (costs is CHEAP)
 
 
+@pytest.mark.parametrize("sizes", [[2, 0, 0, 2], [0, 0, 2, 2]], ids=["back", "late"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_drafter_that_was_left_out_comes_back_level(temperature):
+def test_a_drafter_that_was_left_out_comes_back_level(temperature, sizes):
   """After plain segments the drafts are accepted as if it had been there all the time."""
   made = job(temperature=temperature, eos_ids=())
   usual = decode(made, Scripted([2], 4))
-  pace = Scripted([2, 0, 0, 2], 4)
+  pace = Scripted(sizes, 4)
   found = decode(made, pace)
-  assert pace.asked[:4] == [2, 0, 0, 2]
+  assert pace.ran[:4] == sizes
   if not temperature:
     np.testing.assert_array_equal(found["ids"], usual["ids"])
   # The tiny drafter agrees most of the time, and would hardly ever with a hole in its cache.

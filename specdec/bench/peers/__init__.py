@@ -47,6 +47,7 @@ _HOW_T5X = ("it is not on the package index: git clone https://github.com/google
 _ENTRIES = {
     "t5x": _Entry("t5x", "T5X", ("t5x",), _HOW_T5X),
     "hf": _Entry("hf", "HuggingFace", ("torch", "transformers"), _HOW_HF),
+    "hf_assisted": _Entry("hf", "Assisted", ("torch", "transformers"), _HOW_HF),
     "ctranslate2": _Entry("ctranslate2", "float32",
                           ("ctranslate2", "torch", "transformers"), _HOW_CT2),
     "ctranslate2_int8": _Entry("ctranslate2", "int8",

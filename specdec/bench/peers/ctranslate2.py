@@ -30,8 +30,9 @@ class CTranslate2:
       self._translator = ctranslate2.Translator(
           str(converted), device="cpu", compute_type=compute_type, inter_threads=1,
           intra_threads=os.cpu_count() or 1)
-    ids, length = np.asarray(workload.source.ids), np.asarray(workload.source.length)
-    self._source = [[_token(i) for i in row[:n]] for row, n in zip(ids, length, strict=True)]
+    rows = [(row, n) for source in workload.sources for row, n in zip(
+        np.asarray(source.ids), np.asarray(source.length), strict=True)]
+    self._source = [[_token(i) for i in row[:n]] for row, n in rows]
     steps = workload.max_decode_len
     # It cannot do without an EOS, but a minimum length forbids it.
     self._options = dict(
@@ -66,7 +67,7 @@ def _convert(workload: Workload, folder: pathlib.Path, compute_type: str) -> pat
   import tokenizers
   import transformers
 
-  model, out = hf.make_model(workload), folder / "converted"
+  model, out = hf.make_model(workload.target), folder / "converted"
   # The converter looks for a configuration and a vocabulary in a folder.
   model.config.save_pretrained(folder)
   pieces = {_token(i): i for i in range(workload.target.scorer.vocab_size)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.bench.workload import Part
 from specdec.bench.workload import Workload
 from specdec.checkpoints import mapping
 from specdec.errors import SpecdecError
@@ -30,30 +31,61 @@ class HuggingFace:
     self.dtype = workload.dtype
     self.ids: list[list[int]] = []
     torch.set_num_threads(os.cpu_count() or 1)
-    model = make_model(workload)
-    self._torch, self._model = torch, model.to(getattr(torch, workload.dtype)).eval()
+    self._torch = torch
+    self._model = self._ready(workload.target, workload)
     steps = workload.max_decode_len
-    eos = workload.eos_ids[0] if workload.eos_ids else None
-    self._inputs = dict(
-        input_ids=torch.tensor(np.asarray(workload.source.ids)).long(),
-        attention_mask=torch.tensor(np.asarray(workload.source.mask)).long(),
-        generation_config=transformers.GenerationConfig(
-            max_new_tokens=steps, do_sample=False, num_beams=1, decoder_start_token_id=0,
-            pad_token_id=0, eos_token_id=eos, use_cache=True))
-    self._eos = eos
+    self._eos = workload.eos_ids[0] if workload.eos_ids else None
+    self._config = transformers.GenerationConfig(
+        max_new_tokens=steps, do_sample=False, num_beams=1, decoder_start_token_id=0,
+        pad_token_id=0, eos_token_id=self._eos, use_cache=True)
+    self._sources = [dict(input_ids=torch.tensor(np.asarray(source.ids)).long(),
+                          attention_mask=torch.tensor(np.asarray(source.mask)).long())
+                     for source in workload.sources]
+    self._options: dict[str, Any] = {}
+
+  def _ready(self, part: Part, workload: Workload) -> Any:
+    return make_model(part).to(getattr(self._torch, workload.dtype)).eval()
 
   def whole(self) -> float:
     begin = time.perf_counter()
     with self._torch.inference_mode():
-      out = self._model.generate(**self._inputs)
+      out = [self._model.generate(**source, generation_config=self._config, **self._options)
+             for source in self._sources]
     seconds = time.perf_counter() - begin
-    rows = out[:, 1:].tolist()  # Without the start id.
-    self.ids = [row[:row.index(self._eos) + 1] if self._eos in row else row for row in rows]
+    rows = [row for batch in out for row in batch[:, 1:].tolist()]  # Without the start id.
+    eos = self._eos
+    self.ids = [row[:row.index(eos) + 1] if eos in row else row for row in rows]
     return seconds
 
 
-def make_model(workload: Workload) -> Any:
-  """A float32 `T5ForConditionalGeneration` with the target's weights.
+class Assisted(HuggingFace):
+  """The same with assisted generation: the drafter as its assistant model, batch 1.
+
+  It drafts as many tokens as our side, in every iteration.
+
+  Raises:
+    SpecdecError: the batch is larger, or the drafter is no T5.
+  """
+
+  name = "hf_assisted"
+
+  def __init__(self, workload: Workload):
+    if workload.batch_size != 1:
+      raise SpecdecError(f"--batch_size is {workload.batch_size}; assisted generation of "
+                         "transformers decodes one row at a time: expected 1")
+    if workload.drafter.part is None:
+      raise SpecdecError(f"the drafter {workload.drafter.name} is no T5, and assisted generation "
+                         "of transformers wants a model; expected a T5 as the drafter")
+    super().__init__(workload)
+    assistant = self._ready(workload.drafter.part, workload)
+    assistant.generation_config.num_assistant_tokens = workload.gamma
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    self._options = {"assistant_model": assistant}
+
+
+def make_model(part: Part) -> Any:
+  """A float32 `T5ForConditionalGeneration` with a model's weights.
 
   Raises:
     SpecdecError: the feed-forward block is of a kind that transformers' T5 lacks.
@@ -61,7 +93,7 @@ def make_model(workload: Workload) -> Any:
   import torch
   import transformers
 
-  config = workload.target.scorer.config
+  config = part.scorer.config
   kind = _FEED_FORWARD.get(config.mlp_activations)
   if kind is None:
     raise SpecdecError(f"transformers has no T5 with the activations {config.mlp_activations}; "
@@ -81,7 +113,7 @@ def make_model(workload: Workload) -> Any:
   # whether to scale: an output layer of its own again, and a flag that says as much.
   model.config.tie_word_embeddings = config.scaled_logits
   model.lm_head = torch.nn.Linear(config.emb_dim, config.vocab_size, bias=False, device="meta")
-  state = {name: torch.from_numpy(array) for name, array in _state(workload, config).items()}
+  state = {name: torch.from_numpy(array) for name, array in _state(part, config).items()}
   missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
   if missing or unexpected:
     raise SpecdecError(f"transformers' T5 has other parameters: missing {missing[:3]}, "
@@ -89,9 +121,9 @@ def make_model(workload: Workload) -> Any:
   return model
 
 
-def _state(workload: Workload, config: T5Config) -> Mapping[str, np.ndarray]:
-  """The target's parameters under Hugging Face's names, second names included."""
-  params = weights_lib.restore(workload.target.weights, config)
+def _state(part: Part, config: T5Config) -> Mapping[str, np.ndarray]:
+  """A model's parameters under Hugging Face's names, second names included."""
+  params = weights_lib.restore(part.weights, config)
   out = {}
   for name, place in mapping.hf_table(config.to_dict()).items():
     node = params

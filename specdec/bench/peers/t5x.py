@@ -57,8 +57,8 @@ class T5X:
     self.dtype = config.dtype
     self.ids: list[list[int]] = []
     self._eos = eos
-    self._args = (weights_lib.restore(workload.target.weights, config),
-                  jnp.asarray(workload.source.ids))
+    self._params = weights_lib.restore(workload.target.weights, config)
+    self._sources = [jnp.asarray(source.ids) for source in workload.sources]
 
     def decode(params: Any, source: jax.Array) -> jax.Array:
       encoded = module.apply({"params": params}, source, enable_dropout=False,
@@ -81,13 +81,14 @@ class T5X:
       return ids[:, -1]
 
     with precision.matmul_precision(config.dtype):
-      self._program = jax.jit(decode).lower(*self._args).compile()
+      self._program = jax.jit(decode).lower(self._params, self._sources[0]).compile()
 
   def whole(self) -> float:
     begin = time.perf_counter()
-    ids = jax.block_until_ready(self._program(*self._args))
+    ids = jax.block_until_ready(
+        [self._program(self._params, source) for source in self._sources])
     seconds = time.perf_counter() - begin
-    self.ids = [_until(row.tolist(), self._eos) for row in np.asarray(ids)]
+    self.ids = [_until(row.tolist(), self._eos) for batch in ids for row in np.asarray(batch)]
     return seconds
 
 

@@ -1,0 +1,212 @@
+"""`specdec infer`: a file of records into shards of JSON lines, for runs that take long."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import json
+import pathlib
+import signal
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+from typing import Any
+
+from specdec import version
+from specdec.cli import decoding
+from specdec.cli import faults
+from specdec.cli import gin_bindings
+from specdec.cli import outputs
+from specdec.cli import pairs
+from specdec.cli import progress
+from specdec.cli import totals
+from specdec.cli.flags import Flags
+from specdec.errors import SpecdecError
+
+if TYPE_CHECKING:
+  from specdec.data.lines import LineFile
+  from specdec.engine.infer import Inference
+  from specdec.engine.run_folder import RunFolder
+
+INTRO = """\
+specdec infer: decodes a file into a folder, shard by shard; made for runs that take long.
+
+Usage
+  specdec infer --input_file=FILE --output_dir=DIR [FLAGS]
+  some-command | specdec infer --input_file=- --output_dir=DIR [FLAGS]
+
+Each shard is a file of JSON lines, a line per output in the order of the inputs. It is
+there whole or not at all. Killed at any moment, the same command goes on where it was, and
+the files are the same, byte for byte, as if nothing had happened. A line that cannot be
+decoded becomes a line with an "error". summary.json counts what there is."""
+
+OUTRO = """\
+Examples
+  specdec infer --input_file=in.txt --output_dir=out
+  specdec infer --input_file=in.jsonl --field=text --output_dir=out --shard_size=10000
+  specdec infer --input_file=in.tsv --field=2 --output_dir=out --temperature=1 --gamma=auto
+  specdec infer --gin_file=runs/infer.gin --gin.INPUT="'in.txt'" --gin.OUTPUT="'out'"
+  specdec infer --gin_file=out/operative.gin --output_dir=again"""
+
+# What other files of the folder are called.
+_OPERATIVE, _SUMMARY = "operative.gin", "summary.json"
+
+
+def make_flags() -> Flags:
+  """The command's flags. Defaults of settings are those of `Settings`."""
+  flags = Flags("infer", INTRO, OUTRO)
+  flags.group("Input and output")
+  flags.text("input_file", None, "FILE", "UTF-8, a record a line; - is standard input, which is "
+             "kept in a temporary file meanwhile")
+  flags.text("format", None, "text|tsv|jsonl", "what a line is [by the file's name: .tsv, .jsonl, "
+             "else text]")
+  flags.text("field", None, "NAME", "which part of a line is the text: of jsonl a name [input]; "
+             "of tsv a column's number [1], or a name in a first line of names")
+  flags.text("output_dir", None, "DIR", "folder for the shards")
+  flags.whole("shard_size", 1000, "inputs per shard; an open one is decoded again after a crash")
+  flags.switch("overwrite", "replace the shards of another run")
+  flags.group("Model")
+  pairs.add_flags(flags)
+  pairs.add_run_flags(flags)
+  decoding.add_flags(flags, per_input=False)
+  gin_bindings.add_flags(flags)
+  return flags
+
+
+def main(flags: Flags, args: Sequence[str]) -> int:
+  """Runs the command. What can be refused without the models is refused first."""
+  from specdec.engine.settings import PER_ROW
+  from specdec.engine.settings import whole
+
+  bound = gin_bindings.of_flags(flags)
+  given = decoding.settings(flags, bound)
+  for name in PER_ROW:
+    if isinstance(given.get(name), list | tuple):
+      raise SpecdecError(f"Settings.{name} is a list, a value per input; specdec infer expects one "
+                         "value for all inputs")
+  whole("shard_size", flags.shard_size, 1, 2**31)
+  if args:
+    raise SpecdecError(f"there are texts ({args[0]!r}); specdec infer reads an --input_file, and "
+                       "specdec generate takes texts")
+  for name in ("input_file", "output_dir"):
+    if not getattr(flags, name):
+      raise SpecdecError(f"--{name} is missing; expected specdec infer --input_file=FILE "
+                         "--output_dir=DIR")
+  allowed = decoding.read_allowed(flags)
+  pairs.check(flags)
+  with contextlib.ExitStack() as stack:
+    lines = stack.enter_context(_lines(flags))
+    with faults.in_a_line(faults.DECODING):
+      _run(flags, bound, given, lines, allowed, stack)
+  return 0
+
+
+def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: "LineFile",
+         allowed: list[str] | None, stack: contextlib.ExitStack) -> None:
+  from specdec.engine import fingerprint
+  from specdec.engine.infer import Inference
+  from specdec.engine.run_folder import RunFolder
+
+  pair = pairs.load(flags, pairs.dtype(flags))
+  logits_fn = None
+  if allowed is not None:
+    logits_fn = decoding.allowed_sequences(pair, allowed, flags.allowed_file, given)
+  work = Inference(pair, lines, flags.shard_size, given, task=pairs.task(flags),
+                   prompt=flags.prompt, logits_fn=logits_fn, costs=bound.costs)
+  identity = {
+      "specdec": version.__version__, "settings": dataclasses.asdict(work.settings),
+      "task": flags.task, "prompt": flags.prompt, "allowed": allowed,
+      "costs": bound.costs and dataclasses.asdict(bound.costs),
+      "dtype": pair.target.config.dtype, "drafter": pair.drafter.name,
+      "weights": fingerprint.fingerprint(pair), "shard_size": flags.shard_size,
+      "input": {"sha256": lines.digest, "format": lines.kind, "field": lines.field}}
+  folder = stack.enter_context(
+      RunFolder(flags.output_dir, identity, work.shards, flags.overwrite))
+  work.pin(folder)
+  folder.write(_OPERATIVE, gin_bindings.operative(flags, work.settings, work.costs))
+  stopped = _Stop()
+  done = sum(map(folder.is_done, range(work.shards)))
+  if done:
+    print(f"{done} of {work.shards} shards are there already; going on", file=sys.stderr)
+  with stopped, _progress(work, folder) as tell:
+    finished = work.run(folder, outputs.to_json, tell, stopped)
+  if not finished:
+    done = sum(map(folder.is_done, range(work.shards)))
+    raise KeyboardInterrupt(f"{done} of {work.shards} shards are in {flags.output_dir}; the same "
+                            "command goes on")
+  counts = work.counts(folder)
+  folder.write(_SUMMARY, json.dumps(dataclasses.asdict(counts) | {
+      "alpha": counts.accepted / counts.tested if counts.tested else None,
+      "tokens_per_call": counts.tokens / counts.target_calls if counts.target_calls else None,
+      "lossless": work.settings.lossless, "shards": work.shards}, indent=1))
+  totals.report(counts, work.settings, flags.output_dir)
+  if counts.failed:
+    print(f"warning: {counts.failed} of {lines.count} inputs could not be decoded; their lines "
+          "say why, in \"error\"", file=sys.stderr)
+
+
+class _Stop:
+  """Whether the run was asked to end: a first SIGTERM lets it finish its shard."""
+
+  def __init__(self):
+    self._asked = False
+
+  def __call__(self) -> bool:
+    return self._asked
+
+  def _ask(self, number: int, frame: Any) -> None:
+    self._asked = True
+    print("ending after this shard", file=sys.stderr)
+
+  def __enter__(self) -> "_Stop":
+    try:
+      self._before = signal.signal(signal.SIGTERM, self._ask)
+    except ValueError:  # Not in the main thread: somebody else's signals.
+      self._before = None
+    return self
+
+  def __exit__(self, *exc_info) -> None:
+    if self._before is not None:
+      signal.signal(signal.SIGTERM, self._before)
+
+
+@contextlib.contextmanager
+def _lines(flags: Flags) -> Iterator["LineFile"]:
+  """The input, standard input out of a temporary file."""
+  from specdec.data import lines
+
+  if flags.input_file != "-":
+    yield lines.LineFile(flags.input_file, flags.format, flags.field)
+    return
+  lines.format_of("", flags.format)
+  if sys.stdin is None or sys.stdin.closed:
+    raise SpecdecError("standard input is closed; pipe lines in, or name an --input_file")
+  with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+    spool = pathlib.Path(folder) / "input"
+    try:
+      with open(spool, "wb") as f:
+        while piece := sys.stdin.buffer.read(2**20):
+          f.write(piece)
+    except OSError as error:
+      raise SpecdecError(f"cannot keep standard input in {folder}: {error.strerror or error}; name "
+                         "an --input_file, or set TMPDIR to a folder with more room") from error
+    yield lines.LineFile(spool, flags.format or "text", flags.field, name="standard input")
+
+
+@contextlib.contextmanager
+def _progress(work: "Inference", folder: "RunFolder") -> Iterator[Callable[[dict], None]]:
+  """A bar over the inputs, on a terminal."""
+  left = sum(min(work.shard_size, work.lines.count - shard * work.shard_size)
+             for shard in range(work.shards) if not folder.is_done(shard))
+  if not progress.wanted(left, output_elsewhere=True):
+    yield lambda record: None
+    return
+  with progress.bar(left * work.settings.num_decodes) as bar:
+    def tell(record: dict[str, Any]) -> None:
+      if "error" in record:
+        bar.add(0, 0, 0, outputs=work.settings.num_decodes)
+      else:
+        bar.add(len(record["output_ids"]) - record["prompt_tokens"], record["tested"],
+                record["accepted"])
+    yield tell
