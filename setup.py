@@ -11,6 +11,8 @@ GIN = {f"specdec.gin.{folder.name}": f"gin/{folder.name}"
        for folder in sorted((pathlib.Path(__file__).parent / "gin").iterdir())}
 
 PLOTS = ["matplotlib>=3.8"]
+# importlib_resources: TensorFlow Datasets imports it and does not say so.
+SEQIO = ["seqio>=0.0.20", "sacrebleu>=2.4", "rouge-score>=0.1.2", "importlib_resources"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.
@@ -19,7 +21,7 @@ TEST = [
     "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", "transformers>=5", "torch==2.13.0",
     # The TPU's compiler, for programs that are read and never run.
     "libtpu>=0.0.40; sys_platform == 'linux' and platform_machine == 'x86_64'",
-    *HF, *PLOTS,
+    *HF, *PLOTS, *SEQIO,
 ]
 
 setuptools.setup(
@@ -53,7 +55,7 @@ setuptools.setup(
     extras_require={
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda12]>=0.10"],
-        "seqio": ["seqio>=0.0.20"],
+        "seqio": SEQIO,
         "hf": HF,
         "torch": ["torch>=2.6"],
         "plots": PLOTS,

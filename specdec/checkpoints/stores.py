@@ -13,6 +13,9 @@ from specdec.checkpoints.checkpoint import told
 from specdec.errors import SpecdecError
 
 GCS = "gs://"
+# Half a minute of trying again; tensorstore's own default would be a quarter of an hour, which
+# is long to wait for a bucket that cannot be reached at all.
+_RETRIES = {"gcs_request_retries": {"max_retries": 6, "max_delay": "8s"}}
 
 
 def is_remote(path: str | pathlib.Path) -> bool:
@@ -24,7 +27,8 @@ def kvstore(path: str | pathlib.Path) -> dict[str, Any]:
   """tensorstore's spec of a folder."""
   if is_remote(path):
     bucket, _, rest = str(path).removeprefix(GCS).partition("/")
-    return {"driver": "gcs", "bucket": bucket, "path": rest.rstrip("/") + "/" if rest else ""}
+    return {"driver": "gcs", "bucket": bucket, "path": rest.rstrip("/") + "/" if rest else "",
+            "context": _RETRIES}
   return {"driver": "file", "path": os.path.abspath(path) + "/"}
 
 
@@ -54,8 +58,13 @@ def names(path: str | pathlib.Path) -> list[str]:
   return sorted({key.decode().split("/")[0] for key in found})
 
 
-def read_file(path: str | pathlib.Path, name: str) -> bytes | None:
+def read_file(path: str | pathlib.Path, name: str, expected: str = "") -> bytes | None:
   """Content of a file in a folder; None when there is none.
+
+  Args:
+    path: of the folder, local or gs://.
+    name: of the file.
+    expected: what to say where it cannot be read; by default that the checkpoint is damaged.
 
   Raises:
     SpecdecError: it cannot be read.
@@ -69,7 +78,7 @@ def read_file(path: str | pathlib.Path, name: str) -> bytes | None:
       raise SpecdecError(f"cannot read {join(path, name)}: {error.strerror}") from error
   import tensorstore as ts
 
-  with told(join(path, name)):
+  with told(join(path, name), expected):
     found = ts.KvStore.open(kvstore(path)).result().read(name).result()
   return found.value if found.state == "value" else None
 

@@ -15,6 +15,7 @@ _TOKENIZER = "tokenizer.json"
 BYTES = "bytes"
 # Sentinels of span corruption, `<extra_id_N>`, in T5's own vocabularies.
 _EXTRA_IDS = 100
+_REACHABLE = "a file that can be read: download it, and give its local path"
 
 
 def find(folders: Sequence[str], width: int) -> VocabularyFile | None:
@@ -93,13 +94,19 @@ def write(folder: pathlib.Path, vocabulary: VocabularyFile | None) -> None:
 
 
 def given(value: str, width: int) -> VocabularyFile:
-  """The vocabulary that a user names: a file, a folder with one, or `bytes`.
+  """The vocabulary that a user names: a file (gs:// too), a folder with one, or `bytes`.
 
   Raises:
     SpecdecError: there is none.
   """
   if value == BYTES:
     return VocabularyFile("bytes")
+  if stores.is_remote(value):
+    folder, _, name = value.rpartition("/")
+    content = stores.read_file(folder, name, _REACHABLE)
+    if content is None:
+      raise SpecdecError(f"there is no vocabulary {value}; expected {_REACHABLE}")
+    return _of_file(value, content, width)
   path = pathlib.Path(value)
   if path.is_dir():
     found = find([value], width)
@@ -111,7 +118,11 @@ def given(value: str, width: int) -> VocabularyFile:
   if content is None:
     raise SpecdecError(f"there is no vocabulary {value}; expected a sentencepiece model, a "
                        "tokenizer.json, a folder with one of them, or the word bytes")
-  if path.suffix == ".json":
+  return _of_file(value, content, width)
+
+
+def _of_file(name: str, content: bytes, width: int) -> VocabularyFile:
+  if name.endswith(".json"):
     return VocabularyFile("tokenizer", content)
   return sentencepiece(content, width)
 

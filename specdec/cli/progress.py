@@ -27,10 +27,11 @@ def wanted(count: int, output_elsewhere: bool) -> bool:
 class Bar:
   """How many outputs there are, how fast they come, and alpha."""
 
-  def __init__(self, bar: "Progress", count: int):
+  def __init__(self, bar: "Progress", count: int, seconds: Callable[[], float] | None = None):
     self._bar = bar
     self._task = bar.add_task("decoding", total=count, speed="compiling")
-    self._begin = time.perf_counter()
+    begin = time.perf_counter()
+    self._seconds = seconds or (lambda: time.perf_counter() - begin)
     self._tokens = self._tested = self._accepted = 0
 
   def add(self, tokens: int, tested: int, accepted: int, outputs: int = 1) -> None:
@@ -38,15 +39,20 @@ class Bar:
     self._tokens += tokens
     self._tested += tested
     self._accepted += accepted
-    speed = f"{self._tokens / (time.perf_counter() - self._begin):.0f} tokens/s"
+    speed = f"{self._tokens / max(self._seconds(), 1e-9):.0f} tokens/s"
     if self._tested:
       speed += f", alpha {self._accepted / self._tested:.2f}"
     self._bar.update(self._task, advance=outputs, speed=speed)
 
 
 @contextlib.contextmanager
-def bar(count: int) -> Iterator[Bar]:
-  """A bar for so many outputs."""
+def bar(count: int, seconds: Callable[[], float] | None = None) -> Iterator[Bar]:
+  """A bar for so many outputs.
+
+  Args:
+    count: how many there will be.
+    seconds: what decoding has taken so far; by default all time since the bar is there.
+  """
   from rich.console import Console
   from rich.progress import BarColumn
   from rich.progress import MofNCompleteColumn
@@ -58,12 +64,13 @@ def bar(count: int) -> Iterator[Bar]:
              TimeRemainingColumn())
   with Progress(*columns, console=Console(stderr=True), transient=True,
                 redirect_stdout=False) as shown:
-    yield Bar(shown, count)
+    yield Bar(shown, count, seconds)
 
 
-def track(records: Iterable["Record"], count: int) -> Iterator["Record"]:
-  """Passes records on and shows how many there are, how fast, and alpha."""
-  with bar(count) as shown:
+def track(records: Iterable["Record"], count: int,
+          seconds: Callable[[], float] | None = None) -> Iterator["Record"]:
+  """Passes records on and shows how many there are, how fast, and alpha; see `bar`."""
+  with bar(count, seconds) as shown:
     for record in records:
       shown.add(record.num_generated, record.tested, record.accepted)
       yield record

@@ -17,7 +17,7 @@ def memory_pair(monkeypatch):
   """Makes `--pair=tiny` the pair in memory, which spares reading it every time."""
   from specdec.engine import pairs
 
-  real = pairs.load_pair
+  real, real_vocabulary = pairs.load_pair, pairs.pair_vocabulary
   def load_pair(pair, dtype=None, *, drafter=None, **named):
     if pair != "tiny":
       return real(pair, dtype, drafter=drafter, **named)
@@ -25,6 +25,8 @@ def memory_pair(monkeypatch):
 
   monkeypatch.setattr(pairs, "check_pair", lambda pair, **named: None)
   monkeypatch.setattr(pairs, "load_pair", load_pair)
+  monkeypatch.setattr(pairs, "pair_vocabulary", lambda pair, **named: (
+      tiny.vocabulary() if pair == "tiny" else real_vocabulary(pair, **named)))
   return tiny.pair()
 
 

@@ -21,7 +21,8 @@ FILES = sorted(path.relative_to(GIN) for path in GIN.rglob("*.gin"))
 # Those of T5X's own jobs are read by T5X, and tested beside it.
 OURS = [path for path in FILES if path.parts[0] not in ("t5x", "finetune")]
 GIVEN = {"TARGET": "big", "DRAFTER": "small", "INPUT": "in.txt", "OUTPUT": "out",
-         "RECORD": "record.json", "DRAFTERS": "drafter,copy", "TASK": "ende"}
+         "RECORD": "record.json", "DRAFTERS": "drafter,copy", "TASK": "ende",
+         "INPUTS": "in.en", "TARGETS": "in.de"}
 
 
 def command_of(path):

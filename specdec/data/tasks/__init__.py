@@ -1,0 +1,1 @@
+"""Tasks of seqio: texts with references and metrics. Needs the extra `seqio`, but for `local`."""

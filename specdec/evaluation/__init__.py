@@ -1,0 +1,1 @@
+"""Evaluation of a pair on seqio tasks. Needs the extra `seqio`."""

@@ -1,0 +1,75 @@
+"""Several ways of decoding the same inputs, taking turns, and what each of them took."""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import dataclasses
+import time
+
+from specdec.engine.generate import make_records
+from specdec.engine.job import Batch
+from specdec.engine.job import Job
+from specdec.engine.job import plan
+from specdec.engine.job import source_width
+from specdec.engine.result import Record
+from specdec.engine.run import run_batch
+
+
+@dataclasses.dataclass
+class Clock:
+  """Seconds of one way of decoding.
+
+  Attributes:
+    seconds: from handing a batch of ids to the device until its outputs are back, summed
+      over batches: encoding and decoding. Not in it: reading and tokenising texts, compiling,
+      detokenising, metrics.
+    warm_up_s: of the batches that were decoded beforehand to compile what they need.
+  """
+
+  seconds: float = 0.0
+  warm_up_s: float = 0.0
+
+
+def in_turns(jobs: Mapping[str, Job], clocks: Mapping[str, Clock]
+             ) -> Iterator[dict[str, list[Record]]]:
+  """Decodes the inputs of several jobs batch by batch, every batch in all of the ways.
+
+  Which way goes first alternates, so that a machine that slows down or speeds up meanwhile
+  does so for all of them. A batch of every shape is decoded beforehand, so that nothing is
+  compiled while the clock runs (other sizes of an automatic gamma may be).
+
+  Args:
+    jobs: on the same inputs with the same batch size, by the name of the way; with the costs
+      that an automatic gamma needs.
+    clocks: filled in, by the same names.
+
+  Yields:
+    The records of an input in each of the ways, input by input.
+  """
+  first = next(iter(jobs.values()))
+  windows = plan(first)
+  for name, job in jobs.items():
+    begin = time.perf_counter()
+    for batch in _shapes(first, windows):
+      run_batch(job, batch)
+    clocks[name].warm_up_s += time.perf_counter() - begin
+  order = list(jobs)
+  for window in windows:
+    done: dict[str, dict[int, list[Record]]] = {name: {} for name in jobs}
+    for batch in window:
+      for name in order:
+        begin = time.perf_counter()
+        fetched = run_batch(jobs[name], batch)
+        clocks[name].seconds += time.perf_counter() - begin
+        done[name].update(make_records(jobs[name], batch, fetched))
+      order.reverse()
+    for i in sorted(done[order[0]]):
+      yield {name: done[name][i] for name in jobs}
+
+
+def _shapes(job: Job, windows: list[list[Batch]]) -> list[Batch]:
+  """A batch of every source width; batches are all of one size."""
+  found: dict[int, Batch] = {}
+  for window in windows:
+    for batch in window:
+      found.setdefault(source_width([job.encoded[i] for i in batch.example_ids]), batch)
+  return list(found.values())
