@@ -21,7 +21,7 @@ TEST = [
     "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", "transformers>=5", "torch==2.13.0",
     # The TPU's compiler, for programs that are read and never run.
     "libtpu>=0.0.40; sys_platform == 'linux' and platform_machine == 'x86_64'",
-    *HF, *PLOTS,
+    *HF, *PLOTS, *SEQIO,
 ]
 
 setuptools.setup(

@@ -46,11 +46,20 @@ def row_keys(seed: int | Array, example_ids: Array, sample_index: Array | int = 
     example_ids: int [B], the place of each row's input in the user's data.
     sample_index: int [B] or scalar, which of several samples per input.
   """
-  base = jax.random.key(seed, impl=_IMPL)
+  return row_keys_under(jax.random.key(seed, impl=_IMPL), example_ids, sample_index)
+
+
+def row_keys_under(base: Array, example_ids: Array, sample_index: Array | int = 0) -> Array:
+  """`row_keys` of a run that has a key of its own; see `adopt`."""
   example_ids = jnp.asarray(example_ids, jnp.uint32)
   sample_index = jnp.broadcast_to(jnp.asarray(sample_index, jnp.uint32), example_ids.shape)
   fold = jax.vmap(jax.random.fold_in)
   return fold(jax.vmap(lambda i: jax.random.fold_in(base, i))(example_ids), sample_index)
+
+
+def adopt(key: Array) -> Array:
+  """Our kind of key from another library's: of any generator, typed or as bare words."""
+  return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=_IMPL)
 
 
 def place(role: Role, offset: Array | int) -> Array:

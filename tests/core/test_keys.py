@@ -95,3 +95,13 @@ def test_keys_of_inner_iterations_are_their_own():
   row_keys = keys.row_keys(5, jnp.arange(50))
   inner = [_data(keys.descend(row_keys, jnp.full(50, n))) for n in (1, 2, 3)]
   assert len({key for row in [_data(row_keys), *inner] for key in row}) == 200
+
+
+def test_a_key_of_any_kind_can_be_adopted():
+  typed = keys.adopt(jax.random.key(5, impl="threefry2x32"))
+  words = lambda key: np.asarray(jax.random.key_data(key))
+  np.testing.assert_array_equal(words(keys.adopt(jax.random.PRNGKey(5))), words(typed))
+  other = keys.adopt(jax.random.key(5, impl="rbg"))
+  for base in (typed, other, keys.adopt(jax.random.key(6, impl="rbg"))):
+    assert words(keys.row_keys_under(base, jnp.arange(3))).shape == (3, 2)
+  assert (words(other) != words(typed)).any()

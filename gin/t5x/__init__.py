@@ -1,0 +1,1 @@
+"""Gin files; a package so that gin finds them by name once installed."""

@@ -1,0 +1,1 @@
+"""specdec inside of other systems. A folder each; nothing else imports them."""
