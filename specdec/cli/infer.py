@@ -30,22 +30,22 @@ if TYPE_CHECKING:
   from specdec.engine.run_folder import RunFolder
 
 INTRO = """\
-specdec infer: decodes a file into a folder, shard by shard; made for runs that take long.
+specdec infer: decodes a file into a folder, shard by shard; for runs that take long.
 
 Usage
   specdec infer --input_file=FILE --output_dir=DIR [FLAGS]
   some-command | specdec infer --input_file=- --output_dir=DIR [FLAGS]
 
 Each shard is a file of JSON lines, a line per output in the order of the inputs. It is
-there whole or not at all. Killed at any moment, the same command goes on where it was, and
-the files are the same, byte for byte, as if nothing had happened. A line that cannot be
-decoded becomes a line with an "error". summary.json counts what there is."""
+there whole or not at all. Killed at any moment, the same command goes on where it was,
+and the files are the same, byte for byte, as if nothing had happened. A line that
+cannot be decoded becomes a line with an "error". summary.json counts what there is."""
 
 OUTRO = """\
 Examples
   specdec infer --input_file=in.txt --output_dir=out
   specdec infer --input_file=in.jsonl --field=text --output_dir=out --shard_size=10000
-  specdec infer --input_file=in.tsv --field=2 --output_dir=out --temperature=1 --gamma=auto
+  specdec infer --input_file=in.tsv --field=2 --output_dir=out --gamma=auto
   specdec infer --gin_file=runs/infer.gin --gin.INPUT="'in.txt'" --gin.OUTPUT="'out'"
   specdec infer --gin_file=out/operative.gin --output_dir=again"""
 

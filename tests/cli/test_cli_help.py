@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import specdec
+from specdec.cli import decoding
 from specdec.cli import generate as generate_command
 from specdec.cli import main
 from specdec.cli.main import run
@@ -58,7 +59,7 @@ def test_help_of_generate_shows_each_flag_and_its_default(capsys):
 
 def test_defaults_of_flags_are_those_of_settings():
   flags, settings = generate_command.make_flags(), specdec.Settings()
-  for name in generate_command._SETTINGS:
+  for name in decoding.SETTINGS:
     if getattr(flags, name) is not None:
       assert getattr(flags, name) == getattr(settings, name), name
 
@@ -89,6 +90,14 @@ def test_import_is_lazy_and_free_of_optional_packages():
   everything = _imported_by("import specdec\nfor n in specdec.__all__: getattr(specdec, n)")
   assert "jax" in everything
   assert not everything & set(_OPTIONAL)
+
+
+def test_a_job_runs_without_optional_packages(tmp_path, saved_pair):
+  (tmp_path / "in.txt").write_text("A boat.\n")
+  args = ["infer", f"--pair={saved_pair}", f"--input_file={tmp_path / 'in.txt'}", "--task=none",
+          f"--output_dir={tmp_path / 'out'}", "--max_decode_len=4"]
+  found = _imported_by(f"from specdec.cli.main import run\nassert run({args!r}) == 0")
+  assert "jax" in found and not found & (set(_OPTIONAL) - {"gin", "orbax"})
 
 
 def test_public_names_are_all_there():
