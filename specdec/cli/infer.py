@@ -63,6 +63,14 @@ def make_flags() -> Flags:
              "else text]")
   flags.text("field", None, "NAME", "which part of a line is the text: of jsonl a name [input]; "
              "of tsv a column's number [1], or a name in a first line of names")
+  flags.text("seqio_task", None, "NAME", "inputs of a task of seqio instead of a file, with the "
+             "prefix that it gives them: wmt_t2t_ende_v003 (or ende), cnn_dailymail_v002 (or "
+             "cnndm), or one that --task_module registers")
+  flags.text("task_module", None, "MODULE", "Python module that registers tasks with seqio when it "
+             "is imported")
+  flags.text("split", "test", "NAME", "part of the task's data")
+  flags.text("tfds_data_dir", None, "DIR", "where data sets of TensorFlow Datasets lie [their "
+             "usual place]")
   flags.text("output_dir", None, "DIR", "folder for the shards")
   flags.whole("shard_size", 1000, "inputs per shard; an open one is decoded again after a crash")
   flags.switch("overwrite", "replace the shards of another run")
@@ -89,10 +97,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   if args:
     raise SpecdecError(f"there are texts ({args[0]!r}); specdec infer reads an --input_file, and "
                        "specdec generate takes texts")
-  for name in ("input_file", "output_dir"):
-    if not getattr(flags, name):
-      raise SpecdecError(f"--{name} is missing; expected specdec infer --input_file=FILE "
-                         "--output_dir=DIR")
+  _check_input(flags)
   allowed = decoding.read_allowed(flags)
   pairs.check(flags)
   with contextlib.ExitStack() as stack:
@@ -100,6 +105,21 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     with faults.in_a_line(faults.DECODING):
       _run(flags, bound, given, lines, allowed, stack)
   return 0
+
+
+def _check_input(flags: Flags) -> None:
+  """Refuses a missing or a second input, and what does not belong to the one there is."""
+  if flags.input_file is not None and flags.seqio_task is not None:
+    raise SpecdecError("--input_file does not go with --seqio_task; drop one of the two")
+  if not (flags.input_file or flags.seqio_task) or not flags.output_dir:
+    lacking = "output_dir" if flags.input_file or flags.seqio_task else "input_file"
+    raise SpecdecError(f"--{lacking} is missing; expected specdec infer --input_file=FILE "
+                       "--output_dir=DIR")
+  of_tasks = ("task_module", "split", "tfds_data_dir")
+  for name in ("format", "field", "task") if flags.seqio_task else of_tasks:
+    if flags.named(name):
+      raise SpecdecError(f"--{name} does not go with "
+                         f"--{'seqio_task' if flags.seqio_task else 'input_file'}; drop it")
 
 
 def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: "LineFile",
@@ -112,7 +132,9 @@ def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: 
   logits_fn = None
   if allowed is not None:
     logits_fn = decoding.allowed_sequences(pair, allowed, flags.allowed_file, given)
-  work = Inference(pair, lines, flags.shard_size, given, task=pairs.task(flags),
+  # What a task of seqio gives has its prefix.
+  task = "" if flags.seqio_task else pairs.task(flags)
+  work = Inference(pair, lines, flags.shard_size, given, task=task,
                    prompt=flags.prompt, logits_fn=logits_fn, costs=bound.costs)
   identity = {
       "specdec": version.__version__, "settings": dataclasses.asdict(work.settings),
@@ -173,25 +195,48 @@ class _Stop:
 
 @contextlib.contextmanager
 def _lines(flags: Flags) -> Iterator["LineFile"]:
-  """The input, standard input out of a temporary file."""
+  """The input; standard input and tasks out of a temporary file."""
   from specdec.data import lines
 
-  if flags.input_file != "-":
+  if flags.input_file not in (None, "-"):
     yield lines.LineFile(flags.input_file, flags.format, flags.field)
     return
   lines.format_of("", flags.format)
-  if sys.stdin is None or sys.stdin.closed:
-    raise SpecdecError("standard input is closed; pipe lines in, or name an --input_file")
+  pieces, kind, name = _piped(), flags.format or "text", "standard input"
+  if flags.seqio_task is not None:
+    pieces, kind, name = _task(flags), "jsonl", f"the task {flags.seqio_task}"
   with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
     spool = pathlib.Path(folder) / "input"
     try:
       with open(spool, "wb") as f:
-        while piece := sys.stdin.buffer.read(2**20):
+        for piece in pieces:
           f.write(piece)
     except OSError as error:
-      raise SpecdecError(f"cannot keep standard input in {folder}: {error.strerror or error}; name "
-                         "an --input_file, or set TMPDIR to a folder with more room") from error
-    yield lines.LineFile(spool, flags.format or "text", flags.field, name="standard input")
+      raise SpecdecError(f"cannot keep {name} in {folder}: {error.strerror or error}; set TMPDIR "
+                         "to a folder with more room") from error
+    yield lines.LineFile(spool, kind, flags.field, name=name)
+
+
+def _piped() -> Iterator[bytes]:
+  """Standard input, piece by piece."""
+  if sys.stdin is None or sys.stdin.closed:
+    raise SpecdecError("standard input is closed; pipe lines in, or name an --input_file")
+  while piece := sys.stdin.buffer.read(2**20):
+    yield piece
+
+
+def _task(flags: Flags) -> Iterator[bytes]:
+  """The inputs of a task as JSON lines."""
+  with progress.status() as say:
+    say("starting seqio")
+    from specdec.evaluation import examples
+    from specdec.evaluation import vocabulary
+
+    say("reading the task")
+    for text in examples.texts(
+        flags.seqio_task, vocabulary.of_models(pairs.vocabulary(flags)), split=flags.split,
+        data_dir=flags.tfds_data_dir, module=flags.task_module):
+      yield (json.dumps({"input": text}) + "\n").encode()
 
 
 @contextlib.contextmanager

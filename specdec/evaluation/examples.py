@@ -1,5 +1,6 @@
 """A split of a task, read and tokenised: what an evaluation decodes and measures."""
 
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import importlib
@@ -85,11 +86,44 @@ def read(task: str | LocalTask | seqio.Task, vocabulary: BaseVocabulary, *, spli
       return _read(found, split, num_examples, definition.inputs_length,
                    definition.targets_length)
   found = _registered(task, module) if isinstance(task, str) else task
-  if split not in found.splits:
-    raise SpecdecError(f"the task {found.name} has no split {split!r}; it has: "
-                       f"{', '.join(found.splits)}")
+  _check_split(found, split)
   with _readable(found, split):
     return _read(make.with_vocabulary(found, vocabulary), split, num_examples)
+
+
+def texts(name: str, vocabulary: BaseVocabulary, *, split: str = "test",
+          data_dir: str | None = None, module: str | None = None) -> Iterator[str]:
+  """Inputs of a split in order, as they are tokenised, prefix included; read as they are asked for.
+
+  Args:
+    name: T5's name of a task, a short one, or one that `module` registers.
+    vocabulary: of the models that will decode.
+    split: name of a split.
+    data_dir: of TensorFlow Datasets.
+    module: Python module that registers tasks with seqio when it is imported.
+
+  Raises:
+    SpecdecError: there is no such task or split, or its data cannot be read.
+  """
+  definition = t5.find(name)
+  if definition is not None:
+    definition.check_split(split)
+    task = make.t5_task(definition, vocabulary, data_dir=data_dir)
+  else:
+    task = make.with_vocabulary(_registered(name, module), vocabulary)
+    _check_split(task, split)
+  lengths = {"inputs": 2**20, "targets": 2**20} if any(
+      _needs_length(step) for step in task.preprocessors) else None
+  with _readable(task, split):
+    data = task.get_dataset(lengths, split=split, shuffle=False, trim_output_features=False)
+    for example in data.as_numpy_iterator():
+      yield _text(example, "inputs", task)
+
+
+def _check_split(task: seqio.Task, split: str) -> None:
+  if split not in task.splits:
+    raise SpecdecError(f"the task {task.name} has no split {split!r}; it has: "
+                       f"{', '.join(task.splits)}")
 
 
 def _registered(name: str, module: str | None) -> seqio.Task:

@@ -249,7 +249,16 @@ if "mine" not in seqio.TaskRegistry.names():
   lines = [json.loads(line) for line in (folder / "out/predictions.jsonl").open()]
   expected = specdec.generate(memory_pair, ENGLISH, task="correct", gamma=2)
   assert [line["output_ids"] for line in lines] == expected.ids
+  assert run(["infer", *common, "--seqio_task=unmeasured", "--split=train", "--gamma=2",
+              "--output_dir=shards"]) == 0
+  capsys.readouterr()
+  shard = (folder / "shards/outputs-00000-of-00001.jsonl").read_text().splitlines()
+  records = [json.loads(line) for line in shard]
+  assert [record["output_ids"] for record in records] == expected.ids
+  assert [record["input"] for record in records] == [f"correct: {text}" for text in ENGLISH]
   fail = lambda *args: mistake("eval", *common, *args)
+  assert "has no split 'test'; it has: train, broken" in mistake(
+      "infer", *common, "--seqio_task=mine", "--output_dir=none")
   assert "has no split 'test'; it has: train, broken" in fail("--task=mine")
   assert "the disk is gone" in fail("--task=mine", "--split=broken")
   assert "has no metrics" in fail("--task=unmeasured", "--split=train")

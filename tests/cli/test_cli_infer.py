@@ -79,6 +79,8 @@ def test_faulty_lines_are_told_of_and_counted(infer, tmp_path):
     (["--input_file=in.txt", "A dog."], "there are texts ('A dog.')"),
     (["--input_file=in.txt", "--shard_size=0"], "shard_size is 0; expected an integer from 1"),
     (["--input_file=in.txt", "--field=text"], "which has none; expected the format tsv or jsonl"),
+    (["--input_file=in.txt", "--seqio_task=ende"], "--input_file does not go with --seqio_task"),
+    (["--input_file=in.txt", "--split=train"], "--split does not go with --input_file"),
     (["--input_file=in.txt", "--format=csv"], "expected one of text, tsv, jsonl"),
     (["--input_file=in.txt", "--gin.Settings.top_k=[0, 1]"], "expects one value for all"),
     (["--input_file=in.txt", "--output_dir=in.txt"], "in.txt is no folder"),
