@@ -68,7 +68,7 @@ def make_flags() -> Flags:
              "cnndm), or one that --task_module registers")
   flags.text("task_module", None, "MODULE", "Python module that registers tasks with seqio when it "
              "is imported")
-  flags.text("split", "test", "NAME", "part of the task's data")
+  flags.text("split", None, "NAME", "part of the task's data [test]")
   flags.text("tfds_data_dir", None, "DIR", "where data sets of TensorFlow Datasets lie [their "
              "usual place]")
   flags.text("output_dir", None, "DIR", "folder for the shards")
@@ -234,8 +234,8 @@ def _task(flags: Flags) -> Iterator[bytes]:
 
     say("reading the task")
     for text in examples.texts(
-        flags.seqio_task, vocabulary.of_models(pairs.vocabulary(flags)), split=flags.split,
-        data_dir=flags.tfds_data_dir, module=flags.task_module):
+        flags.seqio_task, vocabulary.of_models(pairs.vocabulary(flags)),
+        split=flags.split or "test", data_dir=flags.tfds_data_dir, module=flags.task_module):
       yield (json.dumps({"input": text}) + "\n").encode()
 
 
