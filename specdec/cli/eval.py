@@ -159,7 +159,7 @@ def _task(flags: Flags) -> "str | LocalTask":
   details |= {name: getattr(flags, name) for name in (*_LOCAL, *_LOCAL_DETAILS)
               if getattr(flags, name) is not None}
   if flags.metrics is not None:
-    details["metrics"] = tuple(flags.metrics.split(","))
+    details["metrics"] = tuple(dict.fromkeys(flags.metrics.split(",")))
   task = LocalTask(**details)
   metrics.check(task.metrics)
   task.read(flags.split)
@@ -181,6 +181,10 @@ def _evaluate(flags: Flags, task: "str | LocalTask", given: dict[str, Any],
         num_examples=flags.num_examples, data_dir=flags.tfds_data_dir, module=flags.task_module)
     say("loading the models")
     pair = pairs.load(flags, pairs.dtype(flags))
+  if flags.task in pair.tasks and not isinstance(task, str) and not flags.named("prefix"):
+    raise SpecdecError(f"--task={flags.task} is a task of the pair {pair.name}, and with local "
+                       f"files only a name; for its prefix type "
+                       f"--prefix={pair.tasks[flags.task]!r}, for none --prefix=")
   options: dict[str, Any] = {"prompt": flags.prompt, "costs": bound.costs}
   if allowed is not None:
     options["logits_fn"] = decoding.allowed_sequences(pair, allowed, flags.allowed_file, given)
@@ -190,10 +194,14 @@ def _evaluate(flags: Flags, task: "str | LocalTask", given: dict[str, Any],
     options["watch"] = lambda records, clock: progress.track(
         records, count, lambda: clock.seconds)
   if folder is not None and lines is not None:
-    # What an earlier run found does not stand beside new predictions.
-    (folder / _RESULTS).unlink(missing_ok=True)
-    options["on_prediction"] = lambda prediction: lines.write(
-        outputs.to_json(prediction.to_dict()))
+    def keep(prediction: Any) -> None:
+      if not lines.count:
+        # What an earlier run found does not stand beside new predictions.
+        for name in (_RESULTS, _OPERATIVE):
+          (folder / name).unlink(missing_ok=True)
+      lines.write(outputs.to_json(prediction.to_dict()))
+
+    options["on_prediction"] = keep
   try:
     return evaluate.evaluate(pair, examples, baseline=flags.baseline == "plain", **options, **given)
   except KeyboardInterrupt:

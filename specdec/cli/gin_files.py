@@ -83,6 +83,7 @@ def read(files: Sequence[str], bindings: Sequence[str], wanted: Sequence[str],
     try:
       gin.parse_config_files_and_bindings(
           list(files), list(bindings), finalize_config=False, print_includes_and_imports=False)
+      _check_used(gin.config_str(), bindings, known)
       return {name: _values(gin, name) for name in wanted}
     except SpecdecError:
       raise
@@ -183,6 +184,24 @@ def _values(gin: Any, name: str) -> dict[str, Any]:
   return values
 
 
+def _check_used(config: str, bindings: Sequence[str], known: dict[str, Any]) -> None:
+  """Refuses single bindings of names that nothing uses: a misspelt macro is one to gin.
+
+  Raises:
+    SpecdecError: one is.
+  """
+  used = set(re.findall(r"%([\w.]+)", config))
+  for name in re.findall(r"^([A-Za-z_][\w./]*)\s*=", "\n".join(bindings), re.MULTILINE):
+    if "/" in name:
+      raise SpecdecError(f"gin: {name} is bound within a scope; expected {name.rpartition('/')[2]}")
+    if "." in name or name in used:
+      continue
+    near = _owner(name, known) or difflib.get_close_matches(name, used, 1)
+    hint = f"did you mean {near[0]}?" if near else (
+        f"these can be bound: {', '.join(sorted(used))}" if used else "drop it")
+    raise SpecdecError(f"gin: {name} is bound, and nothing uses it; {hint}")
+
+
 def _syntax(error: SyntaxError, bindings: Sequence[str]) -> str:
   """One line about something that gin cannot parse."""
   number = error.lineno or 1
@@ -196,9 +215,12 @@ def _syntax(error: SyntaxError, bindings: Sequence[str]) -> str:
     except (OSError, ValueError):
       pass  # Found on a search path: its name and line say enough.
   line = lines[number - 1].strip() if number <= len(lines) else ""
-  token = re.search(r"Failed to parse token '([^']+)'", str(error))
-  if token and token[1].isidentifier():
-    hint = f"write {token[1]!r} in quotes, as in NAME = '{token[1]}'"
+  name, equals, value = (part.strip() for part in line.partition("="))
+  if value.lower() in ("true", "false"):
+    hint = f"write {value.capitalize()}"
+  elif equals and value and value[0] not in "'\"[({%@-" and not value[0].isdigit():
+    typed = f", typed as --gin.{name}=\"'{value}'\"" if error.filename is None else ""
+    hint = f"text goes in quotes: {name} = '{value}'{typed}"
   else:
     hint = "expected NAME = VALUE with text in quotes"
   return f"gin: {where}: {line or error.msg}: {hint}"

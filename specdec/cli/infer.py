@@ -139,7 +139,6 @@ def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: 
   identity = {
       "specdec": version.__version__, "settings": dataclasses.asdict(work.settings),
       "task": flags.task, "prompt": flags.prompt, "allowed": allowed,
-      "costs": bound.costs and dataclasses.asdict(bound.costs),
       "dtype": pair.target.config.dtype, "drafter": pair.drafter.name,
       "weights": fingerprint.fingerprint(pair), "shard_size": flags.shard_size,
       "input": {"sha256": lines.digest, "format": lines.kind, "field": lines.field}}

@@ -14,10 +14,13 @@ from typing import Any
 from specdec.errors import SpecdecError
 
 FORMATS = ("text", "tsv", "jsonl")
-_SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 _BOM = b"\xef\xbb\xbf"
 # Places are kept of every so many lines.
 _STRIDE = 64
+# When none of so many lines at the beginning can be read, none of the others can.
+_PROBED = 32
+_GZIP = b"\x1f\x8b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +82,10 @@ class LineFile:
     self.count = lines - self._header
     if self.count <= 0:
       raise SpecdecError(f"no input: {self.name} is empty; expected a record per line")
+    probed = self.read(0, min(self.count, _PROBED))
+    if len(probed) > 1 and all(line.error for line in probed):
+      raise SpecdecError(f"none of the first {len(probed)} lines of {self.name} can be read as "
+                         f"{self.kind}: line {probed[0].number} {probed[0].error}")
 
   def read(self, begin: int, end: int) -> list[Line]:
     """Records from `begin` up to, not including, `end`, which count from 0.
@@ -96,6 +103,9 @@ class LineFile:
     try:
       with open(self.path, "rb") as f:
         for raw in f:
+          if not count and raw.startswith(_GZIP):
+            raise SpecdecError(f"{self.name} is compressed; unpack it first (gunzip), or pipe it "
+                               "in from zcat: --input_file=-")
           if count % _STRIDE == 0:
             places.append(place)
           digest.update(raw)

@@ -59,6 +59,11 @@ class Inference:
     """How many there are."""
     return -(-self.lines.count // self.shard_size)
 
+  def _places(self, shard: int) -> range:
+    """Which records a shard has."""
+    begin = shard * self.shard_size
+    return range(begin, min(begin + self.shard_size, self.lines.count))
+
   def _job(self, texts: list[str], places: list[int]) -> job_lib.Job:
     return job_lib.from_texts(self.pair, texts, self._task, self._given, places=places,
                               costs=self.costs, **self._options)
@@ -69,17 +74,29 @@ class Inference:
     Raises:
       SpecdecError: no record of the beginning can be decoded.
     """
-    if not self.settings.paced or self.costs is not None:
+    if not self.settings.paced:
       return
-    if "costs" not in folder.pinned:
+    if "costs" in folder.pinned:
+      try:
+        pinned = Costs(**folder.pinned["costs"])
+      except TypeError as error:
+        raise SpecdecError(f"the costs in {folder.path}'s run.json are broken ({error}); add "
+                           "--overwrite to begin anew, or give another folder") from error
+      if self.costs not in (None, pinned):
+        raise SpecdecError(f"{folder.path} holds shards of another run (with other costs for "
+                           "automatic gamma); add --overwrite to replace them, or give another "
+                           "folder")
+      self.costs = pinned
+      return
+    if self.costs is None:
       lines = self.lines.read(0, min(_MEASURED, self.lines.count))
       good = [(line.text, i) for i, line in enumerate(lines) if self._error(line) is None]
       if not good:
         raise SpecdecError(f"none of the first {len(lines)} records of {self.lines.name} can be "
                            f"decoded; the first {lines[0].error or self._error(lines[0])}")
       texts, places = map(list, zip(*good))
-      folder.pin(costs=dataclasses.asdict(calibrate.measure(self._job(texts, places))))
-    self.costs = Costs(**folder.pinned["costs"])
+      self.costs = calibrate.measure(self._job(texts, places))
+    folder.pin(costs=dataclasses.asdict(self.costs))
 
   def _error(self, line: Line) -> str | None:
     """What is wrong with a record, if anything."""
@@ -93,8 +110,7 @@ class Inference:
 
   def records(self, shard: int) -> Iterator[dict[str, Any]]:
     """Lines of a shard, in the order of its records; `num_decodes` for each."""
-    begin = shard * self.shard_size
-    end = min(begin + self.shard_size, self.lines.count)
+    begin, end = self._places(shard).start, self._places(shard).stop
     lines = self.lines.read(begin, end)
     errors = [self._error(line) for line in lines]
     good = [i for i, error in enumerate(errors) if error is None]
@@ -147,8 +163,8 @@ class Inference:
       SpecdecError: a shard cannot be read.
     """
     counts = Counts()
-    for path in (folder.shard_path(shard) for shard in range(self.shards)
-                 if folder.is_done(shard)):
+    for shard in filter(folder.is_done, range(self.shards)):
+      path, before = folder.shard_path(shard), counts.inputs + counts.failed
       try:
         with open(path, encoding="utf-8") as f:
           for line in f:
@@ -157,6 +173,9 @@ class Inference:
               counts.failed += 1
             else:
               counts.add(Record(**fields))
+        found, wanted = counts.inputs + counts.failed - before, len(self._places(shard))
+        if found != wanted:
+          raise ValueError(f"{found} of {wanted} inputs")
       except (OSError, ValueError, TypeError) as error:
         raise SpecdecError(f"{path} is broken ({error}); remove it, and the same command makes "
                            "it again") from error

@@ -18,6 +18,7 @@ from specdec.errors import SpecdecError
 _RUN = "run.json"
 _LOCK = ".lock"
 _PARTIAL = ".partial"
+_BESIDE = ("operative.gin", "summary.json", "predictions.jsonl", "results.json")
 
 
 class RunFolder:
@@ -45,6 +46,8 @@ class RunFolder:
     try:
       if not str(path) or (self.path.exists() and not self.path.is_dir()):
         raise SpecdecError(f"{path or repr(path)} is no folder; give the name of one")
+      if not self.path.absolute().parent.is_dir():
+        raise SpecdecError(f"there is no folder {self.path.parent}; create it first")
       self.path.mkdir(exist_ok=True)
       self._lock: BinaryIO = open(self.path / _LOCK, "ab")
     except (OSError, ValueError) as error:
@@ -57,6 +60,9 @@ class RunFolder:
                          "folder") from None
     try:
       self._claim(overwrite)
+    except OSError as error:
+      self._lock.close()
+      raise self._failed(error) from error
     except BaseException:
       self._lock.close()
       raise
@@ -69,10 +75,10 @@ class RunFolder:
     else:
       if not overwrite:
         self._refuse(found)
-      for old in self._shard_files():
+      for old in (*self._shard_files(), *self._others()):
         old.unlink()
       self._write_run()
-    for left in self.path.glob(f"*{_PARTIAL}"):
+    for left in self.path.glob(f"outputs-*-of-*.jsonl{_PARTIAL}"):
       left.unlink()
 
   def _read_run(self) -> dict[str, Any] | None:
@@ -86,10 +92,19 @@ class RunFolder:
 
   def _refuse(self, found: dict[str, Any] | None) -> None:
     if found is None and not self._shard_files():
-      return
+      others = ", ".join(path.name for path in self._others())
+      if not others:
+        return
+      raise SpecdecError(f"{self.path} holds {others} of something else; add --overwrite to "
+                         "replace them, or give another folder")
+    if found == {}:
+      raise SpecdecError(f"{self.path / _RUN} is broken, which says what run the shards belong to; "
+                         "add --overwrite to replace them, or give another folder")
     before = _flat((found or {}).get("identity") or {})
     differing = [f"{name.rpartition('.')[2]} {before.get(name)!r} there, {value!r} now"
                  for name, value in _flat(self._identity).items() if before.get(name) != value]
+    if before.get("input.sha256") != self._identity.get("input", {}).get("sha256"):
+      differing = ["the input has changed"]
     what = f" ({'; '.join(differing[:3])})" if before and differing else ""
     raise SpecdecError(f"{self.path} holds shards of another run{what}; add --overwrite to replace "
                        "them, or give another folder")
@@ -108,6 +123,10 @@ class RunFolder:
 
   def _shard_files(self) -> list[pathlib.Path]:
     return sorted(self.path.glob("outputs-*-of-*.jsonl"))
+
+  def _others(self) -> list[pathlib.Path]:
+    """Files besides shards that a run writes, or an evaluation, and that are there."""
+    return [self.path / name for name in _BESIDE if (self.path / name).exists()]
 
   def shard_path(self, index: int) -> pathlib.Path:
     """Where a shard is when it is done."""
@@ -162,7 +181,10 @@ class RunFolder:
 
   def _failed(self, error: Exception) -> SpecdecError:
     reason = getattr(error, "strerror", None) or error
-    done = len(self._shard_files()) if self.path.is_dir() else 0
+    try:
+      done = len(self._shard_files()) if self.path.is_dir() else 0
+    except OSError:
+      done = 0
     kept = f"; {done} finished shards are kept, and the same command goes on" if done else ""
     return SpecdecError(f"cannot write to {self.path}: {reason}{kept}")
 

@@ -131,8 +131,12 @@ def _registered(name: str, module: str | None) -> seqio.Task:
   if module is not None:
     try:
       importlib.import_module(module)
-    except ImportError as error:
-      raise SpecdecError(f"cannot import the module {module!r} of tasks: {error}") from error
+    except (Exception, SystemExit) as error:
+      # It is the user's program: whatever it raises is for its author.
+      hint = "; drop the .py" if module.endswith(".py") else ""
+      raise SpecdecError(f"cannot import the module {module!r} of tasks: "
+                         f"{type(error).__name__}: {error}{hint}; it is looked for on PYTHONPATH"
+                         ) from error
   if name not in seqio.TaskRegistry.names():
     theirs = "".join(f", {other}" for other in sorted(seqio.TaskRegistry.names()))
     raise SpecdecError(f"there is no task {name!r}; expected one of {t5.listed()}{theirs}, or "

@@ -118,6 +118,11 @@ def test_flags_of_commands_are_bound_by_what_they_take(mistake):
   assert flags.baseline == ["hf", "t5x"] and flags.alphas == "0.5,0.6"
 
 
+def test_a_misspelt_macro_names_the_one_that_is_used(mistake):
+  assert "OUPUT is bound, and nothing uses it; did you mean OUTPUT?" in mistake(
+      "infer", "--gin_file=runs/infer.gin", "--gin.INPUT='a'", "--gin.OUPUT='b'")
+
+
 def test_search_paths_are_looked_through(mistake, tmp_path):
   (tmp_path / "mine.gin").write_text("Settings.gamma = 3\ninclude 'decode/sample.gin'\n")
   bound = gin_bindings.read(["mine.gin"], [], search_paths=[str(tmp_path)])
@@ -147,7 +152,12 @@ def test_flags_win_over_bindings_and_bindings_over_files(generate):
     ("generate.gamma = 1", "generate has no gamma; did you mean Settings.gamma?"),
     ("generate.vocab = 'a'", "did you mean load_pair.vocabulary?"),
     ("generate.overwite = True", "did you mean overwrite?"),
-    ("Settings.mode = plain", "line 1: Settings.mode = plain: write 'plain' in quotes"),
+    ("Settings.mode = plain", "text goes in quotes: Settings.mode = 'plain', typed as --gin."),
+    ("INPUT = gs://a/in.txt", "typed as --gin.INPUT=\"'gs://a/in.txt'\""),
+    ("Settings.strict_length = true", "write True"),
+    ("temperature = 1.0", "nothing uses it; did you mean Settings.temperature?"),
+    ("a/Settings.gamma = 1", "within a scope; expected Settings.gamma"),
+    ("FOO = 3", "FOO is bound, and nothing uses it; drop it"),
     ("Settings.gamma = %GAMMA", "the macro GAMMA in Settings.gamma has no value; add GAMMA ="),
     ("Settings.gamma = %gin.REQUIRED", "Settings.gamma has no value; type --gin.Settings.gamma="),
     ("Settings.gamma", "gin"),
@@ -168,7 +178,7 @@ def test_mistakes_in_a_file_name_it(mistake, tmp_path):
   path = tmp_path / "bad.gin"
   path.write_text("Settings.gamma = 3\nSettings.mode = plain\n")
   said = mistake("generate", f"--gin_file={path}", "A dog.")
-  assert "bad.gin line 2: Settings.mode = plain: write 'plain' in quotes" in said
+  assert "bad.gin line 2: Settings.mode = plain: text goes in quotes" in said
 
 
 def test_nothing_stays_bound_between_runs():

@@ -72,6 +72,48 @@ def test_faulty_lines_are_told_of_and_counted(infer, tmp_path):
   assert first["output_ids"]
 
 
+def test_files_of_something_else_are_not_replaced_unless_told(infer, tmp_path):
+  (tmp_path / "out").mkdir()
+  (tmp_path / "out" / "summary.json").write_text("mine")
+  code, err = infer("--input_file=in.txt")
+  assert code == 2 and "out holds summary.json of something else; add --overwrite" in err
+  assert (tmp_path / "out" / "summary.json").read_text() == "mine"
+  code, _ = infer("--input_file=in.txt", "--overwrite")
+  assert code == 0 and len(shards()) == 3
+  (tmp_path / "out" / "run.json").write_text("{")
+  code, err = infer("--input_file=in.txt")
+  assert code == 2 and "run.json is broken" in err and len(shards()) == 3
+
+
+def test_a_shard_that_lost_lines_is_named(infer, tmp_path):
+  infer("--input_file=in.txt")
+  path = tmp_path / "out" / "outputs-00001-of-00003.jsonl"
+  path.write_text(path.read_text().split("\n")[0] + "\n")
+  code, err = infer("--input_file=in.txt")
+  assert code == 2 and "outputs-00001-of-00003.jsonl is broken (1 of 8 inputs)" in err
+  path.unlink()
+  code, _ = infer("--input_file=in.txt")
+  assert code == 0 and len(records()) == 24
+
+
+def test_an_input_that_changed_is_told(infer, tmp_path):
+  infer("--input_file=in.txt")
+  with (tmp_path / "in.txt").open("a") as f:
+    f.write("one more\n")
+  code, err = infer("--input_file=in.txt")
+  assert code == 2 and "another run (the input has changed)" in err
+
+
+def test_measured_costs_are_those_of_what_took_effect(infer, tmp_path):
+  args = ["--input_file=in.txt", "--gin.Settings.gamma='auto'", "--output_dir=auto"]
+  without = [a for a in COMMON if a != "--gamma=2"]
+  assert run(["infer", "--pair=tiny", *without, *args]) == 0
+  assert run(["infer", "--pair=tiny", *without, *args, "--gin_file=auto/operative.gin"]) == 0
+  code = run(["infer", "--pair=tiny", *without, *args, "--gin.Costs.iteration=(1.0, 2.0)",
+              "--gin.Costs.sizes=(0, 1)", "--gin.Costs.alpha=0.5"])
+  assert code == 2
+
+
 @pytest.mark.parametrize("args, expected", [
     ([], "--input_file is missing"),
     (["--input_file=in.txt", "--output_dir="], "--output_dir is missing"),
@@ -81,10 +123,11 @@ def test_faulty_lines_are_told_of_and_counted(infer, tmp_path):
     (["--input_file=in.txt", "--field=text"], "which has none; expected the format tsv or jsonl"),
     (["--input_file=in.txt", "--seqio_task=ende"], "--input_file does not go with --seqio_task"),
     (["--input_file=in.txt", "--split=train"], "--split does not go with --input_file"),
+    (["--input_file=in.txt", f"--output_dir={'x' * 300}"], "File name too long"),
     (["--input_file=in.txt", "--format=csv"], "expected one of text, tsv, jsonl"),
     (["--input_file=in.txt", "--gin.Settings.top_k=[0, 1]"], "expects one value for all"),
     (["--input_file=in.txt", "--output_dir=in.txt"], "in.txt is no folder"),
-    (["--input_file=in.txt", "--output_dir=a/b/c"], "cannot write to a/b/c: No such file"),
+    (["--input_file=in.txt", "--output_dir=a/b/c"], "there is no folder a/b; create it first"),
 ])
 def test_mistakes(infer, args, expected):
   code, err = infer(*args)

@@ -1,5 +1,6 @@
 """Reading files of records: every format, every broken line, any part of the file."""
 
+import gzip
 import hashlib
 import re
 
@@ -95,6 +96,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     lines.LineFile(write(tmp_path, b"\xef\xbb\xbf"))
   with pytest.raises(SpecdecError, match="empty"):
     lines.LineFile(write(tmp_path, "id\ttext\n", "in.tsv"), field="text")
+  with pytest.raises(SpecdecError, match="is compressed; unpack it first"):
+    lines.LineFile(write(tmp_path, gzip.compress(b"a\nb\n"), "in.txt.gz"))
+  with pytest.raises(SpecdecError, match=r"none of the first 2 lines .* no field 'input'; it has"):
+    lines.LineFile(write(tmp_path, '{"text": "a"}\n' * 2, "in.json"))
   with pytest.raises(SpecdecError, match="expected one of text, tsv, jsonl"):
     lines.LineFile(write(tmp_path, "a"), "csv")
   with pytest.raises(SpecdecError, match="the field 'a' is asked for"):
