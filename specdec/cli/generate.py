@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import contextlib
+import pathlib
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -81,7 +82,9 @@ def main(flags: Flags, args: Sequence[str]) -> int:
           outputs.OutputFile(f"--{name}", path + ending, flags.overwrite, inputs.path))
 
     records_file, measures_file = claim("output_file"), claim("compare_json")
-    operative = claim("output_file", ".gin")
+    # A device or a pipe has nothing beside it.
+    beside = records_file is not None and pathlib.Path(records_file.path).is_file()
+    operative = claim("output_file", ".gin") if beside else None
     with faults.in_a_line(faults.DECODING, inputs):
       pair = _load(flags)
       options = {"task": pairs.task(flags), "prompt": prompt, "costs": bound.costs}
