@@ -101,7 +101,7 @@ def test_a_lenient_comparison_says_that_it_is_not_lossless(generate, tmp_path):
   code, out, _ = generate("--compare", "--repeats=1", "--verifier=lenient", "--lenience=0.001",
                           "--drafter=copy", f"--compare_json={path}", *TEXTS)
   assert code == 0
-  assert "NOT lossless: lenience 0.001" in out and "drafter copy, gamma 4, verifier lenient" in out
+  assert "NOT lossless: lenience 0.001" in out and "with copy, gamma 4, verifier lenient" in out
   assert "identical outputs" in out and "float32 gives" not in out
   record = json.loads(path.read_text())
   assert record["lossless"] is False and record["drafter"] == "copy"
