@@ -6,7 +6,6 @@ streaming, clean shutdown and refilling are a matter of calling it again.
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 from jax import lax
@@ -24,7 +23,6 @@ from specdec.types import Source
 from specdec.types import Status
 
 Array = jax.Array
-PyTree = Any
 
 
 @functools.partial(jax.jit, static_argnames=("method", "capacity", "copies"))
@@ -79,21 +77,6 @@ def _empty_trace(batch: int, capacity: int, gamma: int) -> Trace:
   one = lambda: jnp.zeros((batch, capacity), jnp.int32)
   each = lambda dtype: jnp.zeros((batch, capacity, gamma), dtype)
   return Trace(each(jnp.int32), one(), one(), one(), each(jnp.float32), each(jnp.float32))
-
-
-@functools.partial(jax.jit, static_argnames=("method", "capacity", "copies"))
-def begin_drafter(method: Method, weights: Weights, source: Source, capacity: int,
-                  copies: int = 1) -> PyTree:
-  """The state of a drafter that was not there at the start; `catch_up` brings it level.
-
-  Args:
-    method: static settings, with the drafter.
-    weights: of target and drafter.
-    source: what the batch was started with.
-    capacity: likewise; static.
-    copies: likewise; static.
-  """
-  return method.drafter.init(weights.drafter, source, capacity, copies)
 
 
 @functools.partial(jax.jit, static_argnames=("method", "width"), donate_argnames=("state",))

@@ -81,6 +81,7 @@ class Fixed:
   """
 
   def __init__(self, gamma: int, rows: int):
+    self.gamma = gamma
     self._segment = Segment(gamma, np.full((rows,), gamma, np.int32), _ALWAYS)
 
   def next(self) -> Segment:
@@ -122,7 +123,7 @@ class Auto:
     size = int(gamma.max(initial=0))
     # Nothing is learnt while all of them rest: on to where the first may try again.
     resting = self._rest - self._rested
-    end = self._begin + (SEGMENT if size else int(resting[self._running].min(initial=REST)))
+    end = self._begin + (SEGMENT if size else int(resting[self._running].min(initial=_ALWAYS)))
     return Segment(size, gamma, max(end - self._now, 1))
 
   def observe(self, counts: Counts) -> None:

@@ -39,9 +39,11 @@ _LAG = 8
 def make_pace(job: Job, rows: int) -> Pace:
   """The pace that a job asks for; see `engine.pace`."""
   settings = job.settings
-  if not job.largest_gamma:
+  pace: Pace = Auto(job.costs, rows) if settings.paced else Fixed(settings.effective_gamma, rows)
+  if not pace.next().size:
+    # All rows begin with one belief, and one that has drafted nothing has no reason to change
+    # it: plain decoding to the end, by its own program.
     return Fixed(0, rows)
-  pace = Auto(job.costs, rows) if settings.paced else Fixed(settings.gamma, rows)
   return Watched(pace) if job.pair.drafter.drafter.abstains else pace
 
 
@@ -60,16 +62,15 @@ class Run:
     rows, used = batch.size * copies, len(batch.example_ids)
     self.rows_used = used * copies
     self._pace = pace or make_pace(job, rows)
+    plain = isinstance(self._pace, Fixed) and not self._pace.gamma
     # Several sizes share the shapes of the largest.
-    self._gamma = largest = job.largest_gamma
+    self._gamma = largest = 0 if plain else job.largest_gamma
     self._abstains = largest > 0 and pair.drafter.drafter.abstains
-    # A drafter that begins with a rest is not even asked to read the inputs.
-    self._drafting = largest > 0 and (
-        self._abstains or job.trace or self._pace.next().size > 0)
+    self._drafting = largest > 0
     self._rules = self._make_rules(rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
-    self._source = make_source([e.ids for e in encoded], width=source_width(encoded),
-                               rows=batch.size, begin=[e.begin for e in encoded])
+    source = make_source([e.ids for e in encoded], width=source_width(encoded), rows=batch.size,
+                         begin=[e.begin for e in encoded])
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
     places = [job.place(i) for i in batch.example_ids]
     examples = np.repeat(np.pad(places, (0, batch.size - used)), copies)
@@ -78,10 +79,10 @@ class Run:
                            np.tile(np.arange(copies, dtype=np.uint32), batch.size))
       prompt = _prompt([e.prompt for e in encoded], batch.size, copies, self._capacity)
       self._state = loop.start(
-          self._method(largest if self._drafting else 0), self._weights, self._source, prompt,
-          row_keys, np.arange(rows) < self.rows_used, self._capacity, copies)
+          self._method(largest), self._weights, source, prompt, row_keys,
+          np.arange(rows) < self.rows_used, self._capacity, copies)
     self._level = np.asarray(prompt.length)
-    # The state of a drafter that was left out; None before it was ever asked.
+    # The state of a drafter that was left out.
     self._aside: Any = None
     self._iterations = 0
 
@@ -160,16 +161,12 @@ class Run:
   def _bring_in(self) -> None:
     """Brings the drafter level with what the target said without it."""
     self._drafting = True
-    length, begins = np.asarray(self._state.length), self._aside is None
+    length = np.asarray(self._state.length)
     # What it had not been fed when it was left out comes on top: see `Context.lag`.
-    missed = int((length - (0 if begins else self._level)).max()) + _LAG
+    missed = int((length - self._level).max()) + _LAG
     width = min(power_of_two(missed, _LAG), self._capacity)
-    method = self._method(self._gamma)
-    if begins:
-      self._aside = loop.begin_drafter(method, self._weights, self._source, self._capacity,
-                                       self.job.settings.num_decodes)
     state = self._state.replace(draft_state=self._aside)
-    self._state = loop.catch_up(method, self._weights, state, width)
+    self._state = loop.catch_up(self._method(self._gamma), self._weights, state, width)
     self._aside = None
 
   def _counts(self) -> Counts:

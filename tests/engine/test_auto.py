@@ -12,6 +12,7 @@ from specdec.engine.costs import Costs
 from specdec.engine.pace import Fixed
 from specdec.engine.pace import Segment
 from specdec.engine.run import Run
+from specdec.engine.run import make_pace
 from specdec.errors import SpecdecError
 from specdec.testing import tiny
 
@@ -55,6 +56,18 @@ def test_greedy_outputs_are_those_of_plain_decoding():
     found = specdec.generate(tiny.pair(), TEXTS, task="", gamma="auto", costs=costs, **OPTIONS)
     assert found.ids == plain.ids and found.costs == costs
     assert (found.drafted > 0) == (costs is CHEAP)
+
+
+def test_a_batch_that_is_never_worth_drafting_for_runs_the_program_of_plain_decoding():
+  auto = dataclasses.replace(job(), costs=DEAR)
+  plain = job_lib.from_texts(tiny.pair(), TEXTS, "", {**OPTIONS, "mode": "plain"})
+  shapes = []
+  for made in (auto, plain):
+    run = Run(made, job_lib.plan(made)[0][0])
+    shapes.append({name: value.shape for name, value in run.fetch().items() if value is not None})
+    assert isinstance(make_pace(made, 4), Fixed) and make_pace(made, 4).gamma == 0
+  assert shapes[0] == shapes[1]
+  assert not isinstance(make_pace(job(), 4), Fixed)
 
 
 @pytest.mark.parametrize("sizes", [[2, 0, 0, 2], [0, 0, 2, 2]], ids=["back", "late"])
