@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all."""
+"""Folders and files that appear whole or not at all."""
 
 from collections.abc import Iterator
 import contextlib
@@ -39,6 +39,20 @@ def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     raise SpecdecError(f"cannot write {path}: {error.strerror or error}") from error
   finally:
     shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_whole(path: pathlib.Path, data: bytes) -> None:
+  """Writes a file, which is the old one or the new one whatever happens meanwhile.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    draft.write_bytes(data)
+    os.replace(draft, path)
+  finally:
+    draft.unlink(missing_ok=True)
 
 
 def _prefix(path: pathlib.Path) -> str:

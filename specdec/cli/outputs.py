@@ -98,13 +98,15 @@ def claim_folder(flag: str, path: str, names: Iterable[str], overwrite: bool) ->
 
 
 def write_bytes(flag: str, path: pathlib.Path, data: bytes) -> None:
-  """Writes a whole file.
+  """Writes a whole file, the old one staying until the new one is complete.
 
   Raises:
     SpecdecError: it cannot be written.
   """
+  from specdec.checkpoints import drafts
+
   try:
-    path.write_bytes(data)
+    drafts.write_whole(path, data)
   except OSError as error:
     raise SpecdecError(f"cannot write {flag} {path}: {error.strerror or error}") from error
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.checkpoints import drafts
 from specdec.data.base import BaseVocabulary
 from specdec.engine import generate
 from specdec.engine.models import Model
@@ -98,11 +99,12 @@ def make(target: Model, sources: Sequence[Sequence[int]], path: pathlib.Path, *,
     Pairs of ids, see `read`.
   """
   pair = Pair(target.name, target, target)
-  lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+  # What stands behind the last newline is a line that was not written to its end.
+  lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
   # A part that was not written whole is made again, as its draws go by its number.
   whole = len(lines) if len(lines) == len(sources) else len(lines) // _PART * _PART
-  if whole != len(lines):
-    path.write_text("".join(line + "\n" for line in lines[:whole]), encoding="utf-8")
+  if path.exists():
+    drafts.write_whole(path, "".join(line + "\n" for line in lines[:whole]).encode())
   report(whole)
   for begin in range(whole, len(sources), _PART):
     part = list(sources[begin:begin + _PART])

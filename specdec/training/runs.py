@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from specdec.checkpoints import drafts
 from specdec.errors import SpecdecError
 from specdec.training.objectives import Arrays
 from specdec.training.objectives import Objective
@@ -176,9 +177,10 @@ def train(objective: Objective, schedule: Schedule, params: Params, frozen: Para
       ended = "done"
     noted["ended"] = ended
     evaluation = Evaluation(done, mean, alpha, noted["best"])
+    # In this order: what a resumed run does again has not been logged.
+    latest.save(done, state, noted)
     with open(directory / "log.jsonl", "a", encoding="utf-8") as f:
       f.write(json.dumps(dataclasses.asdict(evaluation)) + "\n")
-    latest.save(done, state, noted)
     report(evaluation)
   if best.step is None:
     return Outcome(None, float("nan"), 0, ended, last)
@@ -193,15 +195,21 @@ def claim(directory: pathlib.Path, settings: dict[str, Any]) -> None:
     SpecdecError: the folder cannot be used, or holds a run with other settings.
   """
   file = directory / "run.json"
+  begin_anew = "remove the folder, or name another --work_dir"
   try:
     directory.mkdir(parents=True, exist_ok=True)
     if not file.exists():
-      file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+      if (directory / "latest").exists():
+        raise SpecdecError(f"{directory} holds checkpoints, and no run.json that says of what run; "
+                           f"{begin_anew}")
+      drafts.write_whole(file, (json.dumps(settings, indent=2) + "\n").encode())
       return
     found = json.loads(file.read_text(encoding="utf-8"))
-  except (OSError, ValueError) as error:
-    reason = getattr(error, "strerror", None) or error
-    raise SpecdecError(f"cannot use the work folder {directory}: {reason}") from error
+  except OSError as error:
+    raise SpecdecError(f"cannot use the work folder {directory}: {error.strerror or error}"
+                       ) from error
+  except ValueError as error:
+    raise SpecdecError(f"{file} is broken ({error}); {begin_anew}") from error
   settings = json.loads(json.dumps(settings))
   other = [name for name in {**found, **settings} if found.get(name) != settings.get(name)]
   if other:

@@ -10,6 +10,7 @@ from specdec.cli.main import run
 from specdec.engine import heads as heads_lib
 from specdec.engine import models
 from specdec.engine import pairs
+from specdec.errors import SpecdecError
 from specdec.testing import tiny
 from specdec.training import outputs
 from specdec.training import runs
@@ -29,6 +30,28 @@ def spoken(tmp_path_factory):
   path.write_text("".join(json.dumps(forms[i % 3](i, *example)) + "\n"
                           for i, example in enumerate(made)))
   return made, str(path)
+
+
+def test_a_line_that_was_not_written_to_its_end_is_made_again(tmp_path):
+  pair, path = tiny.pair(), tmp_path / "out.jsonl"
+  sources = [pair.vocabulary.encode(text) for text in TEXTS[:3]]
+  again = lambda: outputs.make(pair.target, sources, path, seed=0, temperature=1.0, batch_size=16,
+                               max_decode_len=12)
+  made, written = again(), path.read_bytes()
+  path.write_bytes(written[:-3])
+  assert again() == made and path.read_bytes() == written
+
+
+def test_a_work_folder_that_does_not_say_of_what_run_it_is_is_refused(tmp_path):
+  runs.claim(tmp_path, {"steps": 3})
+  runs.claim(tmp_path, {"steps": 3})
+  (tmp_path / "run.json").write_text("")
+  with pytest.raises(SpecdecError, match=r"run.json is broken .*; remove the folder, or name"):
+    runs.claim(tmp_path, {"steps": 3})
+  (tmp_path / "run.json").unlink()
+  (tmp_path / "latest").mkdir()
+  with pytest.raises(SpecdecError, match=r"holds checkpoints, and no run.json"):
+    runs.claim(tmp_path, {"steps": 3})
 
 
 @pytest.fixture

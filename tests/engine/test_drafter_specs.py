@@ -104,6 +104,7 @@ def test_limits_are_those_of_the_drafters():
     ("x\0y", "there is no drafter"), ("x" * 300, "there is no drafter"),
     ("copy:", "option '' of the drafter 'copy:' is not understood; expected OPTION=N"),
     ("copy:max_match", "is not understood"), ("copy:max_match=", "is not understood"),
+    ("copy:max_match=1_0", "is not understood"), ("copy:max_match=\u0663", "is not understood"),
     ("copy:max_match=x", "option 'max_match=x'"), ("copy:max_match=1.5", "with an integer N"),
     ("copy:=3", "is not understood"), (":gamma=3", "no name before the colon"),
     ("copy:max_match=3,max_match=3", "option max_match is given twice"),
