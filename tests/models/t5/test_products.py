@@ -1,5 +1,7 @@
 """A few rows times a matrix, without packing it."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -32,3 +34,11 @@ def test_the_products_are_never_stored():
   shape = lambda *s: jax.ShapeDtypeStruct(s, np.float32)
   program = jax.jit(products.few_rows).lower(shape(8, 512), shape(1024, 512)).compile()
   assert program.memory_analysis().temp_size_in_bytes < 4 * 1024 * 512 / 8
+
+
+def test_the_matrix_comes_first():
+  """XLA packs the second operand, and puts them in the order of the result's layout."""
+  shape = lambda *s: jax.ShapeDtypeStruct(s, np.float32)
+  program = jax.jit(products.few_rows).lower(shape(5, 512), shape(1024, 512)).compile().as_text()
+  product = re.search(r"= f32\[([\d,]+)\]\S* dot\(", program)
+  assert product and product[1] == "1024,8"
