@@ -4,6 +4,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import layout
+
 Array = jax.Array
 
 # Beyond so many rows a packed product is faster.
@@ -21,7 +23,8 @@ def few_rows(x: Array, kernel: Array) -> Array:
   sixteen. A power of two of rows, four at least, fits the vector registers.
   """
   count = x.shape[0]
-  lanes = max(4, 1 << (count - 1).bit_length())
+  # Rows of several devices are not filled up: the ones added would belong to one of them.
+  lanes = count if layout.size(layout.DATA) > 1 else max(4, 1 << (count - 1).bit_length())
   x = jnp.pad(x, ((0, lanes - count), (0, 0)))
   out = lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
   # Without the barrier the transposition goes into the product and the operands change
