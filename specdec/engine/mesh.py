@@ -73,7 +73,8 @@ def make(mesh: str | Mesh | None) -> Mesh | None:
     if not isinstance(mesh, Mesh) or set(mesh.shape) != set(AXES):
       raise SpecdecError(f"mesh is {mesh!r}; expected a text such as data:4,model:2, or a "
                          "jax.sharding.Mesh with the axes data and model")
-    return mesh
+    # Of automatic axes: what is said about arrays are wishes, and the partitioner does the rest.
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(AXES))
   sizes, devices = parse(mesh), jax.devices()
   count = math.prod(sizes.values())
   if count != len(devices):

@@ -46,19 +46,14 @@ def test_every_layout_says_the_same(found, layout):
   assert greedy != sampled
 
 
-def test_noise_does_not_depend_on_the_layout_of_coupled_decoding_either(found):
-  assert found["coupled"] == found["one coupled"]
-
-
 def test_batches_that_the_devices_do_not_divide_are_filled_up(found):
   assert found["odd batches"] == found["one"]["drafter"]
 
 
 def test_automatic_gamma_streaming_and_samples_work_on_a_mesh(found):
-  assert found["auto"][0] == found["auto"][1]
-  assert found["measured auto"] == found["one"]["drafter"][0]
+  assert found["auto"] == found["one"]["drafter"][0]
   assert found["streamed"] == found["one"]["drafter"][1]
-  assert found["samples"][0] == found["samples"][1]
+  assert sorted(found["first samples"]) == sorted(found["one"]["drafter"][1])
 
 
 def test_a_second_batch_compiles_nothing(found):
@@ -75,8 +70,8 @@ def test_a_device_holds_its_share_of_the_weights_and_of_the_cache(found):
     held, whole = found["bytes"][layout]
     # Norms are small and whole.
     assert whole / share <= held < 1.15 * whole / share, layout
-  for layout in several_devices.LAYOUTS:
-    held, whole = found["programs"][layout]["cache"]
+  for program in found["programs"].values():
+    held, whole = program["cache"]
     assert held * 8 == whole, layout
 
 
