@@ -33,7 +33,6 @@ from specdec.drafters.cascade import CascadeDrafter
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import job as job_lib
 from specdec.engine import models
-from specdec.engine import precision
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.pairs import Pair
@@ -341,7 +340,7 @@ class _Scored:
   """
 
   def __init__(self, job: Job, batch: Batch, fetched: dict[str, Any]):
-    self._batch, self._dtype = batch, job.pair.target.config.dtype
+    self._batch, self._scope = batch, job.pair.target.scope
     encoded = [job.encoded[i] for i in batch.example_ids]
     self._source = models.make_source(
         [e.ids for e in encoded], width=job_lib.source_width(encoded), rows=batch.size,
@@ -357,13 +356,13 @@ class _Scored:
                                  (0, batch.size - len(batch.example_ids)))
     target, sampling = job.pair.target, rules_lib.sampling(
         batch.size, *map(column, ("temperature", "top_k", "top_p")))
-    with precision.matmul_precision(self._dtype):
+    with self._scope():
       self._outputs = score(target.scorer, target.weights, self._source, ids, length, sampling)
 
   def betas(self, pair: Pair, leniences: Sequence[float],
             depth: int) -> dict[int, np.ndarray]:
     """float32 [n, I, K] by the input's place in the data."""
-    with precision.matmul_precision(self._dtype):
+    with self._scope():
       found = np.asarray(betas(pair.drafter.drafter, pair.drafter.params, self._source,
                                self._outputs, jnp.asarray(leniences, jnp.float32), depth))
     length = np.asarray(self._outputs.length)

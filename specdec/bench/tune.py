@@ -183,6 +183,7 @@ def _target_calls(job: Job, sizes: Sequence[int]) -> dict[int, float]:
   source = models.make_source(rows, width=width, rows=batch.size)
   part = Part(target.name, target.scorer, target.weights)
   workload = Workload(part, part, source, (), sizes[-1], job.settings.max_decode_len, random=False)
-  subjects = {str(size): timing.Sampler(runs.score(workload, part, size + 1)) for size in sizes}
-  samples = timing.interleave(subjects, _ROUNDS)
+  with target.scope():
+    subjects = {str(size): timing.Sampler(runs.score(workload, part, size + 1)) for size in sizes}
+    samples = timing.interleave(subjects, _ROUNDS)
   return {int(size): Spread.of(values).median for size, values in samples.items()}

@@ -87,7 +87,8 @@ def widen_model(model: Model, size: str | T5Config) -> Model:
   params = nested({name: _Leaf(shape, _maker(name, shape, old, model.config, config))
                    for name, shape in mapping.parameter_shapes(config.to_dict()).items()})
   name = f"t5_1_1_{size}" if isinstance(size, str) else model.name
-  made = models.make_model(name, config, params, model.vocabulary)
+  made = models.make_model(name, config, params, model.vocabulary, model.mesh,
+                           model.scorer.split)
   return dataclasses.replace(made, widened=True)
 
 

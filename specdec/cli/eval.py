@@ -78,6 +78,7 @@ def make_flags() -> Flags:
   flags.group("Model")
   pairs.add_flags(flags)
   pairs.add_dtype(flags)
+  pairs.add_mesh(flags)
   decoding.add_flags(flags, per_input=False)
   flags.group("Output")
   flags.choice("baseline", ("none", "plain"), "none", "plain decodes plainly as well, in turns, "

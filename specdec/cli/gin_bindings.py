@@ -59,7 +59,8 @@ def of_flags(flags: Flags) -> Bound:
   # A target that was typed is not put together with half of another pair.
   pair = {name: value for name, value in bound.pair.items()
           if not other or name not in ("pair", "target", "drafter")}
-  typed = {name for name, flag in gin_files.PAIR_FLAGS.items() if flags.given(flag)}
+  known = {name: flag for name, flag in gin_files.PAIR_FLAGS.items() if flag in flags.names()}
+  typed = {name for name, flag in known.items() if flags.given(flag)}
   _demand({k: v for k, v in pair.items() if k not in typed})
   own = {k: v for k, v in bound.command.items() if not flags.given(k)}
   _demand(own)
@@ -67,10 +68,13 @@ def of_flags(flags: Flags) -> Bound:
               if k not in flags.names() or not flags.given(k)}
   _demand(settings)
   for name, value in pair.items():
+    if name not in known:
+      raise SpecdecError(f"gin: load_pair.{name} is bound, and specdec {flags.command} does not "
+                         f"know it; drop it (specdec {flags.command} --help lists what it knows)")
     if not isinstance(value, gin_files.Missing | None | str):
       raise SpecdecError(f"gin: load_pair.{name} is {value!r}; expected a text in quotes")
     if isinstance(value, str):
-      flags.fill(gin_files.PAIR_FLAGS[name], value)
+      flags.fill(known[name], value)
   for name, value in own.items():
     if value is not None:
       flags.fill(name, value)
@@ -126,7 +130,8 @@ def operative(flags: Flags, settings: "Settings", costs: "Costs | None") -> str:
     costs: of automatic gamma.
   """
   defaults = {f.name: f.default for f in dataclasses.fields(settings)}
-  pair = {name: getattr(flags, flag) for name, flag in gin_files.PAIR_FLAGS.items()}
+  pair = {name: getattr(flags, flag) for name, flag in gin_files.PAIR_FLAGS.items()
+          if flag in flags.names()}
   if pair["target"] is not None:
     del pair["pair"]
   bound = {"Settings": {k: v for k, v in dataclasses.asdict(settings).items()

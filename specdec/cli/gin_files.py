@@ -28,7 +28,7 @@ _FOLDERS = (_PACKAGE / "gin", _PACKAGE.parent / "gin")
 
 # Arguments of `load_pair`, and the flags that say the same.
 PAIR_FLAGS = {"pair": "pair", "dtype": "dtype", "target": "target", "drafter": "drafter",
-              "vocabulary": "vocab"}
+              "vocabulary": "vocab", "mesh": "mesh", "drafter_layout": "drafter_layout"}
 _OWN = ("gin_file", "gin_bindings", "gin_search_paths")
 
 
@@ -43,7 +43,8 @@ class Missing:
   name: str
 
 
-def load_pair(pair=None, dtype=None, target=None, drafter=None, vocabulary=None):
+def load_pair(pair=None, dtype=None, target=None, drafter=None, vocabulary=None, mesh=None,
+              drafter_layout=None):
   """Stands in for `specdec.load_pair`, whose module would import all of Flax."""
 
 

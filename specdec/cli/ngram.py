@@ -54,6 +54,7 @@ def make_flags() -> Flags:
   flags = Flags("ngram", INTRO, OUTRO)
   flags.group("Model")
   pairs.add_flags(flags)
+  pairs.add_mesh(flags)
   flags.group("What is counted")
   flags.text("input_file", None, "FILE", "texts, UTF-8, one a line; - is standard input")
   flags.text("ids_file", None, "FILE", "lines of JSON: a list of ids, or an object with "

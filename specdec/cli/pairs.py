@@ -21,16 +21,25 @@ def add_flags(flags: Flags) -> None:
 
 
 def add_run_flags(flags: Flags) -> None:
-  """Adds --task and --dtype; see `task` and `dtype`."""
+  """Adds --task, --dtype and what `add_mesh` does; see `task` and `dtype`."""
   flags.text("task", None, "NAME", "task whose prefix goes before each text, such as translate "
              "or correct; none for no prefix [the pair's first]")
   add_dtype(flags)
+  add_mesh(flags)
 
 
 def add_dtype(flags: Flags) -> None:
   """Adds --dtype."""
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
                "precision of the weights; auto is float32 on CPU, else bfloat16")
+
+
+def add_mesh(flags: Flags) -> None:
+  """Adds --mesh and --drafter_layout."""
+  flags.text("mesh", None, "AXES", "all devices, such as data:4,model:2: batches are split over "
+             "data, the models over model [the first device alone]")
+  flags.text("drafter_layout", None, "split|whole", "on a mesh: split T5 drafters as the target, "
+             "or put all of them on every device [split]")
 
 
 def task(flags: Flags) -> str | None:
@@ -64,7 +73,13 @@ def check(flags: Flags) -> None:
     if flags.drafter is None:
       raise SpecdecError("--target needs --drafter: copy, uniform, or a model with the target's "
                          "pieces")
-  pairs.check_pair(flags.pair, target=flags.target, drafter=flags.drafter)
+  pairs.check_pair(flags.pair, target=flags.target, drafter=flags.drafter, **_devices(flags))
+
+
+def _devices(flags: Flags) -> dict[str, str]:
+  """Arguments of `load_pair`, for commands that have the flags."""
+  return {name: getattr(flags, name) for name in ("mesh", "drafter_layout")
+          if name in flags.names() and getattr(flags, name) is not None}
 
 
 def load(flags: Flags, dtype: str | None) -> "Pair":
@@ -77,7 +92,7 @@ def load(flags: Flags, dtype: str | None) -> "Pair":
 
   check(flags)
   return pairs.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
-                         vocabulary=flags.vocab)
+                         vocabulary=flags.vocab, **_devices(flags))
 
 
 def vocabulary(flags: Flags) -> "BaseVocabulary":

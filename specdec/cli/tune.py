@@ -87,7 +87,8 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     with faults.in_a_line(faults.DECODING, inputs), progress.status() as say:
       found = _tune(flags, inputs.texts, given, say)
     named = {"pair": flags.pair if flags.target is None else None, "target": flags.target,
-             "vocabulary": flags.vocab}
+             "vocabulary": flags.vocab, "mesh": flags.mesh,
+             "drafter_layout": flags.drafter_layout}
     gin = found.to_gin(named).rstrip()
     if "json" in files:
       files["json"].write(outputs.to_json(found.to_dict()))

@@ -11,6 +11,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import layout
 from specdec.core import step as step_lib
 from specdec.core.state import DecodeState
 from specdec.core.state import Exits
@@ -57,7 +58,7 @@ def start(method: Method, weights: Weights, source: Source, prompt: Source,
     _, _, cache = scorer.score(weights.target, ids[:, :width - 1], cache)
     cache = scorer.rollback(cache, length - 1)
     draft_state = drafter and drafter.catch_up(weights.drafter, draft_state, ids, length, width)
-  return DecodeState(
+  return _laid(DecodeState(
       ids=ids,
       length=length,
       status=jnp.where(in_use, Status.RUNNING, Status.UNUSED).astype(jnp.int32),
@@ -69,7 +70,16 @@ def start(method: Method, weights: Weights, source: Source, prompt: Source,
       stats=Stats(zeros(), zeros(), zeros(), zeros()),
       iterations=jnp.zeros((), jnp.int32),
       drafting=jnp.ones((), bool),
-      trace=_empty_trace(batch, capacity, method.gamma) if method.trace else None)
+      trace=_empty_trace(batch, capacity, method.gamma) if method.trace else None))
+
+
+def _laid(state: DecodeState) -> DecodeState:
+  """The state as it lies on a mesh, the same before and after every call."""
+  batch = state.ids.shape[0]
+  # Scorers say more about their caches.
+  cache, drafter = layout.rows((state.target_cache, state.draft_state), batch, rest_open=True)
+  outer = layout.rows(state.replace(target_cache=None, draft_state=None), batch)
+  return outer.replace(target_cache=cache, draft_state=drafter)
 
 
 def _empty_trace(batch: int, capacity: int, gamma: int) -> Trace:
@@ -90,8 +100,8 @@ def catch_up(method: Method, weights: Weights, state: DecodeState, width: int) -
     width: no row has committed more tokens than so many meanwhile; static, at most the
       capacity.
   """
-  return state.replace(draft_state=method.drafter.catch_up(
-      weights.drafter, state.draft_state, state.ids, state.length, width))
+  return _laid(state.replace(draft_state=method.drafter.catch_up(
+      weights.drafter, state.draft_state, state.ids, state.length, width)))
 
 
 def _has_draft(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> Array:
@@ -135,6 +145,6 @@ def run(method: Method, weights: Weights, state: DecodeState, rules: Rules,
     return go & ~_has_draft(method, weights, state, rules)
 
   def body(state: DecodeState) -> DecodeState:
-    return step_lib.step(method, weights, state, rules)
+    return _laid(step_lib.step(method, weights, state, rules))
 
   return lax.while_loop(goes_on, body, state)

@@ -8,6 +8,7 @@ from typing import Any
 from specdec.core.contracts import Drafter
 from specdec.data.base import BaseVocabulary
 from specdec.drafters.transformer import TransformerDrafter
+from specdec.engine import mesh as mesh_lib
 from specdec.engine.drafter_specs import WORDS
 from specdec.engine.drafter_specs import Planned
 from specdec.engine.models import Model
@@ -65,27 +66,31 @@ def open_parts(parts: Sequence[Planned], target: Model | Opened,
   return found
 
 
-def load(parts: Sequence[Planned], opened: Sequence[Opened | None], target: Model) -> LoadedDrafter:
+def load(parts: Sequence[Planned], opened: Sequence[Opened | None], target: Model,
+         layout: str = "split") -> LoadedDrafter:
   """Loads what a spec names.
 
   Args:
     parts: from `drafter_specs.plan`.
     opened: from `open_parts`.
-    target: what is drafted for; its dtype is theirs.
+    target: what is drafted for; its dtype and its devices are theirs.
+    layout: one of `mesh.DRAFTER_LAYOUTS`, for T5s on several devices.
 
   Raises:
     SpecdecError: a folder is damaged, or was made for another target.
   """
-  loaded = _load_one(parts[0], opened[0], target)
+  loaded = _load_one(parts[0], opened[0], target, layout)
   for inner, part, found in zip(parts, parts[1:], opened[1:]):
-    loaded = _cascade(loaded, inner.options["gamma"], _load_one(part, found, target), target)
-  return loaded
+    loaded = _cascade(loaded, inner.options["gamma"], _load_one(part, found, target, layout),
+                      target)
+  return dataclasses.replace(loaded, params=mesh_lib.replicate(loaded.params, target.mesh))
 
 
-def _load_one(part: Planned, opened: Opened | None, target: Model) -> LoadedDrafter:
+def _load_one(part: Planned, opened: Opened | None, target: Model, layout: str) -> LoadedDrafter:
   name, width = str(part.part), target.scorer.vocab_size
   if opened is not None:
-    return of_model(opened.load(target.config.dtype), width, name)
+    model = opened.load(target.config.dtype, target.mesh, layout == "split")
+    return of_model(model, width, name)
   if part.kind in WORDS:
     return without_weights(part, width)
   if part.kind == "ngram":

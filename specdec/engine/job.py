@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from specdec.core import controls
+from specdec.engine import mesh as mesh_lib
 from specdec.engine import prompts as prompts_lib
 from specdec.engine.costs import Costs
 from specdec.engine.models import id_rows
@@ -285,12 +286,15 @@ def plan(job: Job, in_order: bool = False) -> list[list[Batch]]:
   # A last batch that is not full is padded to the size of the others, so that it
   # needs no program of its own.
   size = min(power_of_two(min(settings.batch_size, max(count, 1)), 1), settings.batch_size)
+  # Devices take as many rows each; those that only fill the batch never run.
+  multiple = mesh_lib.rows_multiple(job.pair.target.mesh)
+  padded = -(-size // multiple) * multiple
   windows = []
   for begin in range(0, count, size * _WINDOW_BATCHES):
     members: Sequence[int] = range(begin, min(begin + size * _WINDOW_BATCHES, count))
     if not in_order:
       members = sorted(members, key=lambda i: (len(encoded[i].ids), i))
-    windows.append([Batch(list(members[j:j + size]), size)
+    windows.append([Batch(list(members[j:j + size]), padded)
                     for j in range(0, len(members), size)])
   return windows
 

@@ -1,24 +1,32 @@
 """Models, loaded and ready to decode."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 import numpy as np
 
 from specdec.checkpoints import detect
 from specdec.checkpoints import vocabularies
+from specdec.checkpoints.checkpoint import ArrayRef
 from specdec.checkpoints.checkpoint import Checkpoint
+from specdec.checkpoints.checkpoint import in_memory
 from specdec.checkpoints.checkpoint import nested
 from specdec.checkpoints.checkpoint import taken_once
 from specdec.checkpoints.streaming import in_file_order
 from specdec.data.base import BaseVocabulary
 from specdec.data.ids_only import IdsOnly
 from specdec.data.make import make as make_vocabulary
+from specdec.engine import mesh as mesh_lib
 from specdec.engine import precision
 from specdec.errors import SpecdecError
+from specdec.models.t5 import sharding
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.scorer import T5Scorer
@@ -36,6 +44,7 @@ class Model:
     vocabulary: of its ids.
     widened: a smaller model inside of larger matrices, see `bench.widen`: what it says is
       the smaller one's, what it costs the larger one's.
+    mesh: of the devices that the weights are on; None for the first device alone.
   """
 
   name: str
@@ -43,6 +52,13 @@ class Model:
   weights: Any
   vocabulary: BaseVocabulary
   widened: bool = False
+  mesh: Mesh | None = None
+
+  @contextlib.contextmanager
+  def scope(self) -> Iterator[None]:
+    """In which the model's programs are traced and run: its precision and its devices."""
+    with precision.matmul_precision(self.config.dtype), mesh_lib.scope(self.mesh):
+      yield
 
   @property
   def config(self) -> T5Config:
@@ -80,7 +96,7 @@ class Model:
     if decoder_ids.min() < 0 or decoder_ids.max() >= width:
       raise SpecdecError(f"decoder_ids hold ids from {decoder_ids.min()} to "
                          f"{decoder_ids.max()}; expected 0 to {width - 1}")
-    with precision.matmul_precision(self.config.dtype):
+    with self.scope():
       out = _logits(self.scorer, self.weights, source, decoder_ids.astype(np.int32))
     return np.asarray(out)
 
@@ -150,7 +166,8 @@ def id_rows(encoder_ids: Any, vocabulary: BaseVocabulary | None = None) -> list[
   return rows
 
 
-def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabulary) -> Model:
+def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabulary,
+               mesh: Mesh | None = None, split: bool = True) -> Model:
   """Prepares a model from parameters in T5X's layout.
 
   Args:
@@ -158,6 +175,8 @@ def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabul
     config: the architecture.
     params: tree of arrays, or of `ArrayRef`s, which are read one at a time.
     vocabulary: of its ids.
+    mesh: of the devices to put it on; None for the first device alone.
+    split: over the mesh's axis `model`; False puts all of it on every device.
 
   Raises:
     SpecdecError: names or shapes do not fit, or the logits are narrower than the
@@ -169,8 +188,15 @@ def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabul
   if config.vocab_size < len(vocabulary):
     raise SpecdecError(f"{name} has {config.vocab_size} logits for a vocabulary of "
                        f"{len(vocabulary)} pieces; expected at least as many")
-  scorer = T5Scorer(config)
-  return Model(name, scorer, jax.block_until_ready(scorer.prepare(params)), vocabulary)
+  if mesh is None:
+    scorer, places = T5Scorer(config), None
+  else:
+    scorer = T5Scorer(config, split=split and mesh_lib.is_split(mesh))
+    places = sharding.places(config, mesh, scorer.split)
+    if scorer.split:
+      mesh_lib.tell(name, config, mesh)
+  weights = jax.block_until_ready(scorer.prepare(params, places))
+  return Model(name, scorer, weights, vocabulary, mesh=mesh)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,11 +219,14 @@ class Opened:
     """Reads the parameters in T5X's layout, float32."""
     return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(self.checkpoint.arrays)))
 
-  def load(self, dtype: str | None = None) -> Model:
-    """Reads the weights; see `load_model`."""
+  def load(self, dtype: str | None = None, mesh: Mesh | None = None,
+           split: bool = True) -> Model:
+    """Reads the weights; see `load_model` and `make_model`."""
     config = self.config.replace(dtype=dtype or precision.default_dtype())
-    params = nested(_unstacked_first(self.checkpoint, config))
-    return make_model(self.name, config, params, self.vocabulary)
+    # Each device takes its part of what was stacked.
+    keep = taken_once if mesh is None else in_memory
+    params = nested(_unstacked_first(self.checkpoint, config, keep))
+    return make_model(self.name, config, params, self.vocabulary, mesh, split)
 
 
 def open_model(path: str | pathlib.Path,
@@ -217,7 +246,8 @@ def open_model(path: str | pathlib.Path,
 
 
 def load_model(path: str | pathlib.Path, dtype: str | None = None,
-               vocabulary: BaseVocabulary | str | pathlib.Path | None = None) -> Model:
+               vocabulary: BaseVocabulary | str | pathlib.Path | None = None,
+               mesh: str | Mesh | None = None) -> Model:
   """Loads a model of any layout: a specdec bundle, T5X's, or Hugging Face's.
 
   Args:
@@ -227,11 +257,13 @@ def load_model(path: str | pathlib.Path, dtype: str | None = None,
     vocabulary: in place of the one that the folder carries: a sentencepiece model, a
       tokenizer.json, a folder with one of them, or "bytes". A T5X checkpoint carries
       none; without one a model takes ids and no text.
+    mesh: devices to split it over, such as "data:4,model:2"; see `load_pair`.
 
   Raises:
     SpecdecError: the folder is incomplete or damaged, or of another family of models.
   """
-  return open_model(path, vocabulary).load(dtype)
+  devices = mesh_lib.make(mesh)
+  return open_model(path, vocabulary).load(dtype, devices)
 
 
 def config_of(found: Checkpoint) -> T5Config:
@@ -267,11 +299,12 @@ def vocabulary_of(found: Checkpoint,
   return vocabulary
 
 
-def _unstacked_first(found: Checkpoint, config: T5Config) -> dict[str, Any]:
+def _unstacked_first(found: Checkpoint, config: T5Config,
+                     keep: Callable[[np.ndarray], ArrayRef]) -> dict[str, Any]:
   """Arrays by name; those that several share on disk are read now, each file once.
 
   Layers that are stacked on disk would otherwise be read, whole, for every layer. They
-  are kept in the dtype they are wanted in, and let go of one by one as they are used.
+  are kept in the dtype they are wanted in; `keep` makes a leaf of each.
   """
   shared: dict[str, int] = {}
   for array in found.arrays.values():
@@ -280,5 +313,5 @@ def _unstacked_first(found: Checkpoint, config: T5Config) -> dict[str, Any]:
   for name, array in in_file_order(found.arrays):
     if shared[array.source] > 1:
       matrix = name.endswith(("/kernel", "/embedding"))
-      arrays[name] = taken_once(array.read(dtype=config.dtype if matrix else "float32"))
+      arrays[name] = keep(array.read(dtype=config.dtype if matrix else "float32"))
   return arrays

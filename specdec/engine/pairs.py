@@ -5,12 +5,15 @@ import json
 import pathlib
 from typing import Any
 
+from jax.sharding import Mesh
+
 from specdec.core import verify
 from specdec.core.state import Method
 from specdec.core.state import Weights
 from specdec.data.base import BaseVocabulary
 from specdec.engine import drafter_specs
 from specdec.engine import drafters
+from specdec.engine import mesh as mesh_lib
 from specdec.engine.drafter_specs import Known
 from specdec.engine.drafter_specs import Part
 from specdec.engine.drafters import LoadedDrafter
@@ -36,6 +39,7 @@ class Pair:
     max_source_len: encoder tokens beyond this are cut, EOS kept.
     max_decode_len: default limit of generated tokens.
     known: what `with_drafter` may be given beside kinds and paths.
+    drafter_layout: of a T5 drafter on several devices, one of `mesh.DRAFTER_LAYOUTS`.
   """
 
   name: str
@@ -45,6 +49,7 @@ class Pair:
   max_source_len: int = 512
   max_decode_len: int = 128
   known: Known = dataclasses.field(default_factory=Known, repr=False)
+  drafter_layout: str = "split"
 
   def __post_init__(self):
     width, drafter = self.target.scorer.vocab_size, self.drafter
@@ -84,7 +89,7 @@ class Pair:
     parts = drafter_specs.plan(str(drafter), self.known)
     opened = drafters.open_parts(parts, self.target, self.known.vocabulary)
     return dataclasses.replace(
-        self, drafter=drafters.load(parts, opened, self.target),
+        self, drafter=drafters.load(parts, opened, self.target, self.drafter_layout),
         name=f"{self.known.pair or self.name} with {drafter}")
 
   def method(self, gamma: int, trace: bool = False, *, verifier: str = "token",
@@ -120,7 +125,8 @@ def pair_names() -> list[str]:
 def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
               target: str | pathlib.Path | None = None,
               drafter: str | pathlib.Path | None = None,
-              vocabulary: str | pathlib.Path | None = None) -> Pair:
+              vocabulary: str | pathlib.Path | None = None,
+              mesh: str | Mesh | None = None, drafter_layout: str = "split") -> Pair:
   """Loads a pair by name, from a folder with a `pair.json`, or from a target and a drafter.
 
   Args:
@@ -130,13 +136,19 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
     drafter: in place of the pair's own: a T5 with the target's pieces, "copy", "uniform",
       n-gram tables, heads or a cascade; see `engine.drafter_specs`.
     vocabulary: of all models; see `load_model`.
+    mesh: all devices as sizes by axis, such as "data:4,model:2": batches are split over
+      `data`, heads, feed-forward and vocabulary over `model`. What does not divide is held
+      whole by every device, and a log line says so.
+    drafter_layout: of T5 drafters on a mesh: "split" as the target, or "whole" on every
+      device, which saves a small one its communication.
 
   Returns:
-    The pair, on the first device. With a target of your own it has no tasks: texts get no
-    prefix.
+    The pair, on the first device or on the mesh. With a target of your own it has no tasks:
+    texts get no prefix.
 
   Raises:
-    SpecdecError: there is no such pair or drafter, or vocabularies differ.
+    SpecdecError: there is no such pair or drafter, vocabularies differ, or the mesh does not
+      fit the devices.
 
   >>> import specdec
   >>> folder = specdec.engine.pairs.ASSETS / "demo"
@@ -144,24 +156,29 @@ def load_pair(pair: str | pathlib.Path = "demo", dtype: str | None = None, *,
   >>> pair.tasks
   {}
   """
+  mesh_lib.check(None, drafter_layout)
+  devices = mesh_lib.make(mesh)
   chosen = _choose(pair, target, drafter, vocabulary)
   large = open_model(chosen.target, vocabulary)
   # Nothing is read for long before all of it is known to go together.
   parts = drafter_specs.plan(chosen.drafter, chosen.known)
   opened = drafters.open_parts(parts, large, vocabulary)
-  model = large.load(dtype)
-  return Pair(chosen.name, model, drafters.load(parts, opened, model), known=chosen.known,
-              **chosen.about)
+  model = large.load(dtype, devices)
+  return Pair(chosen.name, model, drafters.load(parts, opened, model, drafter_layout),
+              known=chosen.known, drafter_layout=drafter_layout, **chosen.about)
 
 
 def check_pair(pair: str | pathlib.Path = "demo", *,
                target: str | pathlib.Path | None = None,
-               drafter: str | pathlib.Path | None = None) -> None:
+               drafter: str | pathlib.Path | None = None,
+               mesh: str | None = None, drafter_layout: str = "split") -> None:
   """Refuses what `load_pair` would, as far as it shows without opening a model.
 
   Raises:
-    SpecdecError: there is no such pair, or the drafter is misspelt.
+    SpecdecError: there is no such pair, the drafter is misspelt, or the mesh does not fit the
+      devices.
   """
+  mesh_lib.check(mesh, drafter_layout)
   chosen = _choose(pair, target, drafter, None)
   drafter_specs.plan(chosen.drafter, chosen.known)
 

@@ -13,7 +13,7 @@ from specdec.core.contracts import Drafter
 from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Weights
-from specdec.engine import precision
+from specdec.engine import mesh as mesh_lib
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import power_of_two
@@ -68,20 +68,21 @@ class Run:
     self._gamma = largest = 0 if plain else job.largest_gamma
     self._abstains = largest > 0 and pair.drafter.drafter.abstains
     self._drafting = largest > 0
-    self._rules = self._make_rules(rows)
+    self._rules = self._placed(self._make_rules(rows), rows)
     encoded = [job.encoded[i] for i in batch.example_ids]
     source = make_source([e.ids for e in encoded], width=source_width(encoded), rows=batch.size,
                          begin=[e.begin for e in encoded])
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
     places = [job.place(i) for i in batch.example_ids]
     examples = np.repeat(np.pad(places, (0, batch.size - used)), copies)
-    with self._precision():
+    with self._scope():
       row_keys = _row_keys(np.uint32(settings.seed), examples.astype(np.uint32),
                            np.tile(np.arange(copies, dtype=np.uint32), batch.size))
       prompt = _prompt([e.prompt for e in encoded], batch.size, copies, self._capacity)
+      placed = self._placed((prompt, row_keys, np.arange(rows) < self.rows_used), rows)
       self._state = loop.start(
-          self._method(largest), self._weights, source, prompt, row_keys,
-          np.arange(rows) < self.rows_used, self._capacity, copies)
+          self._method(largest), self._weights, self._placed(source, batch.size),
+          *placed, self._capacity, copies)
     self._level = np.asarray(prompt.length)
     # The state of a drafter that was left out.
     self._aside: Any = None
@@ -117,8 +118,11 @@ class Run:
         rules_lib.speculation(rows, confidence=column("confidence"),
                               lenience=filled("lenience")))
 
-  def _precision(self):
-    return precision.matmul_precision(self.job.pair.target.config.dtype)
+  def _scope(self):
+    return self.job.pair.target.scope()
+
+  def _placed(self, tree: Any, rows: int) -> Any:
+    return mesh_lib.place_rows(tree, self.job.pair.target.mesh, rows)
 
   def advance(self, max_iterations: int = _ALWAYS) -> None:
     """Goes on until every row has ended, or for so many iterations.
@@ -145,9 +149,10 @@ class Run:
   def _go(self, segment: Segment, iterations: int) -> None:
     """Runs the program of a segment's size."""
     rules = self._rules.replace(
-        speculation=self._rules.speculation.replace(gamma=segment.gamma))
+        speculation=self._rules.speculation.replace(
+            gamma=self._placed(segment.gamma, len(segment.gamma))))
     exits = Exits(np.int32(iterations), np.int32(_ALWAYS))
-    with self._precision():
+    with self._scope():
       if segment.size and not self._drafting:
         self._bring_in()
       elif not segment.size and self._drafting and not self._abstains:

@@ -107,15 +107,17 @@ def pair(noise: float = 0.1) -> Pair:
       dict(TASKS), max_source_len=64, max_decode_len=12)
 
 
-def save(path: str | pathlib.Path, noise: float = 0.1) -> pathlib.Path:
+def save(path: str | pathlib.Path, noise: float = 0.1, **changes) -> pathlib.Path:
   """Writes the pair as a folder that `load_pair` reads.
 
   Args:
     path: the folder; must not exist yet.
     noise: see `pair`.
+    **changes: of `config`.
   """
   path = pathlib.Path(path)
-  shape, target = config(), params(config())
+  shape = config(**changes)
+  target = params(shape)
   for role, tree in (("target", target), ("drafter", perturbed(target, noise))):
     bundle_lib.save(path / role, bundle_lib.Bundle(
         shape.to_dict(), tree, vocabulary().model, vocabulary().fingerprint, "random"))

@@ -5,6 +5,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import layout
+
 Array = jax.Array
 
 
@@ -51,6 +53,9 @@ def write(buffer: Array, new: Array, offset: Array) -> Array:
     [B, H, T, K].
   """
   new = new.astype(buffer.dtype)
+  if layout.size(layout.DATA) > 1:
+    # Said as a batch of scatters, so that the partitioner sees that no row leaves its device.
+    return jax.vmap(_row_scatter)(buffer, new, offset)
   if buffer.shape[0] > 1:
     rows = jnp.arange(buffer.shape[0])[:, None]
     slots = offset[:, None] + jnp.arange(new.shape[2])
@@ -60,6 +65,11 @@ def write(buffer: Array, new: Array, offset: Array) -> Array:
   # each of its users, once as part of the cache and once as an operand of the attention,
   # and then copies the whole buffer for both; a scatter it writes in place.
   return lax.platform_dependent(buffer, new, offset, cpu=_scatter, default=_update_slice)
+
+
+def _row_scatter(buffer: Array, new: Array, offset: Array) -> Array:
+  slots = offset + jnp.arange(new.shape[1])
+  return buffer.at[:, slots].set(new, mode="drop", unique_indices=True)
 
 
 def _update_slice(buffer: Array, new: Array, offset: Array) -> Array:

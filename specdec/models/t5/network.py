@@ -7,7 +7,9 @@ T5X wrote drop in. The network reads two layouts of the same numbers:
 * the decode layout (`fused=True`): query, key and value of a self-attention in
   one kernel, the gated projections in one kernel, the relative position bias
   tabulated by distance, and with `out_in=True` the decoder's kernels the other
-  way round. `weights.prepare` turns the first into the second once, at load.
+  way round. With `split=True` projections keep kernels of their own, each of which
+  several devices share, see `models.t5.sharding`. `weights.prepare` turns the first
+  into the second once, at load.
 
 The decoder has one path. `decode` runs any number of tokens against a cache, at
 an offset of its own for every row; teacher forcing (training and
@@ -65,15 +67,17 @@ class DecoderLayer(nn.Module):
   fused: bool = False
   dot_general: layers.DotGeneral = lax.dot_general
   out_in: bool = False
+  split: bool = False
 
   def setup(self):
     c = self.config
+    joint = self.fused and not self.split
     self.pre_self_attention_layer_norm = layers.RMSNorm(c)
-    self.self_attention = layers.Attention(c, self.fused, self.dot_general, self.out_in)
+    self.self_attention = layers.Attention(c, joint, self.dot_general, self.out_in)
     self.pre_cross_attention_layer_norm = layers.RMSNorm(c)
     self.encoder_decoder_attention = layers.CrossAttention(c, False, self.dot_general, self.out_in)
     self.pre_mlp_layer_norm = layers.RMSNorm(c)
-    self.mlp = layers.Mlp(c, self.fused, self.dot_general, self.out_in)
+    self.mlp = layers.Mlp(c, joint, self.dot_general, self.out_in)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
     if c.relpos_per_layer:
       self.relpos_bias = relpos.RelativePositionBias(
@@ -157,13 +161,14 @@ class Decoder(nn.Module):
   fused: bool = False
   dot_general: layers.DotGeneral = lax.dot_general
   out_in: bool = False
+  split: bool = False
 
   def setup(self):
     c = self.config
     if not c.relpos_per_layer:
       self.relpos_bias = relpos.RelativePositionBias(
           c, bidirectional=False, by_distance=self.fused)
-    self.layers = [DecoderLayer(c, self.fused, self.dot_general, self.out_in)
+    self.layers = [DecoderLayer(c, self.fused, self.dot_general, self.out_in, self.split)
                    for _ in range(c.num_decoder_layers)]
     self.decoder_norm = layers.RMSNorm(c)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
@@ -214,12 +219,14 @@ class T5(nn.Module):
     dot_general: the matrix product of all projections; training replaces it by
       a mixed-precision one.
     out_in: kernels are [out, in], see `weights.prepare`.
+    split: in the decode layout too every projection has a kernel of its own; likewise.
   """
 
   config: T5Config
   fused: bool = False
   dot_general: layers.DotGeneral = lax.dot_general
   out_in: bool = False
+  split: bool = False
 
   def setup(self):
     c = self.config
@@ -227,7 +234,7 @@ class T5(nn.Module):
         c.vocab_size, c.emb_dim, embedding_init=nn.initializers.normal(1.0),
         param_dtype=jnp.float32)
     self.encoder = Encoder(c, self.dot_general, self.out_in)
-    self.decoder = Decoder(c, self.fused, self.dot_general, self.out_in)
+    self.decoder = Decoder(c, self.fused, self.dot_general, self.out_in, self.split)
 
   def embed(self, ids: Array) -> Array:
     # Gathered, not a one-hot product; ids outside the table give its last row

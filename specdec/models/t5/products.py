@@ -4,6 +4,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import layout
+
 Array = jax.Array
 
 # Beyond so many rows a packed product is faster, and beyond so many at a time two of these.
@@ -23,9 +25,12 @@ def few_rows(x: Array, kernel: Array) -> Array:
   rows, four at least, fits the vector registers.
   """
   count = x.shape[0]
-  if count > _AT_A_TIME:
+  # Rows of several devices are neither filled up nor parted: the ones added would belong to
+  # one of them.
+  spread = layout.size(layout.DATA) > 1
+  if count > _AT_A_TIME and not spread:
     return jnp.concatenate([few_rows(x[:_AT_A_TIME], kernel), few_rows(x[_AT_A_TIME:], kernel)])
-  lanes = max(4, 1 << (count - 1).bit_length())
+  lanes = count if spread else max(4, 1 << (count - 1).bit_length())
   x = jnp.pad(x, ((0, lanes - count), (0, 0)))
   out = lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
   # Without the barrier the transposition goes into the product and the operands change

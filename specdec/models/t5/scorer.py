@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specdec.core import layout
+from specdec.models.t5 import sharding
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.cache import Cache
 from specdec.models.t5.config import T5Config
@@ -25,10 +27,13 @@ class T5Scorer:
     out_in: the decoder's kernels are laid out [out, in], see `weights.prepare`; by
       default on a CPU, where that was measured to be faster for calls of one token and
       of several. Other backends choose a layout of their own.
+    split: heads, feed-forward and vocabulary are split over the axis `model` of a mesh of
+      devices; all that the program knows of it.
   """
 
   config: T5Config
   out_in: bool = dataclasses.field(default_factory=lambda: jax.default_backend() == "cpu")
+  split: bool = False
 
   @property
   def vocab_size(self) -> int:
@@ -36,12 +41,23 @@ class T5Scorer:
 
   @property
   def _network(self) -> T5:
-    return T5(self.config, fused=True, out_in=self.out_in)
+    return T5(self.config, fused=True, out_in=self.out_in, split=self.split)
 
-  def prepare(self, params: PyTree) -> PyTree:
+  def prepare(self, params: PyTree, places: sharding.Places | None = None) -> PyTree:
     """See `weights.prepare`, and `weights.pack` on a CPU."""
-    weights = weights_lib.prepare(params, self.config, self.out_in)
-    return weights_lib.pack(weights) if jax.default_backend() == "cpu" else weights
+    weights = weights_lib.prepare(params, self.config, self.out_in, self.split, places)
+    one_cpu = jax.default_backend() == "cpu" and places is None
+    return weights_lib.pack(weights) if one_cpu else weights
+
+  def _laid(self, cache: Cache) -> Cache:
+    """The cache as it lies on a mesh: rows over `data`, heads over `model`."""
+    heads = (layout.MODEL,) if self.split else ()
+    return jax.tree.map(
+        lambda x: layout.constrain(x, layout.DATA, *heads[:x.ndim // 4]), cache)
+
+  def _gathered(self, logits: Array) -> Array:
+    """Logits, whole for every row: what follows looks at all of a distribution."""
+    return layout.constrain(logits, layout.DATA)
 
   def init(self, weights: PyTree, source: Source, capacity: int, copies: int = 1) -> Cache:
     """Encodes the source once and keeps its keys and values for every layer."""
@@ -52,17 +68,19 @@ class T5Scorer:
     batch = source.ids.shape[0] * copies
     spread = lambda x: jnp.repeat(x, copies, axis=0) if copies > 1 else x
     empty = lambda: jnp.zeros((batch, c.num_heads, capacity, c.head_dim), c.dtype)
-    return Cache(
+    return self._laid(Cache(
         self_key=tuple(empty() for _ in cross),
         self_value=tuple(empty() for _ in cross),
         cross_key=tuple(spread(k) for k, _ in cross),
         cross_value=tuple(spread(v) for _, v in cross),
         source_mask=spread(source.mask),
-        length=jnp.zeros((batch,), jnp.int32))
+        length=jnp.zeros((batch,), jnp.int32)))
 
   def score(self, weights: PyTree, tokens: Array, cache: Cache) -> tuple[Array, Array, Cache]:
     """Feeds tokens [B, G] at every row's own length."""
-    return self._network.apply({"params": weights}, tokens, cache, method="decode")
+    logits, hidden, cache = self._network.apply(
+        {"params": weights}, tokens, cache, method="decode")
+    return self._gathered(logits), layout.constrain(hidden, layout.DATA), self._laid(cache)
 
   def rollback(self, cache: Cache, length: Array) -> Cache:
     """Shortens rows to `length` [B]; what lies behind is masked by length."""
@@ -87,8 +105,8 @@ class T5Scorer:
 
   def output(self, weights: PyTree, hidden: Array) -> Array:
     """The last layer alone: hidden states [B, G, D] -> logits float32 [B, G, V]."""
-    return self._network.apply({"params": weights}, hidden.astype(self.config.dtype),
-                               method="logits_of")
+    return self._gathered(self._network.apply(
+        {"params": weights}, hidden.astype(self.config.dtype), method="logits_of"))
 
   def ends(self, weights: PyTree) -> PyTree:
     """The part of the weights that `embed` and `output` need; the same arrays."""

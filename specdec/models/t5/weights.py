@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from specdec.models.t5 import relpos
+from specdec.models.t5 import sharding
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.network import T5
 
 Params = dict[str, Any]
 
 
-def prepare(params: Params, config: T5Config, out_in: bool = False) -> Params:
+def prepare(params: Params, config: T5Config, out_in: bool = False, split: bool = False,
+            places: sharding.Places | None = None) -> Params:
   """Returns decode weights: fused projections, tabulated bias, one dtype.
 
   The decoder's self-attention gets one `qkv` kernel and a gated feed-forward one
@@ -27,23 +29,30 @@ def prepare(params: Params, config: T5Config, out_in: bool = False) -> Params:
     config: the architecture.
     out_in: store every `kernel` as `kernel_out_in` [out, in], which is what a CPU reads
       fastest: each output is then a product of two contiguous rows.
+    split: projections keep kernels of their own: a device's share of several in one would
+      not be its share of each.
+    places: where each weight goes; by default to the first device. With `split` an array on
+      disk is read in parts, each for the devices that hold it.
 
   Returns:
-    The tree that `T5(config, fused=True, out_in=out_in)` reads.
+    The tree that `T5(config, fused=True, out_in=out_in, split=split)` reads.
   """
   decoder = {k: v for k, v in params["decoder"].items()}
   for name, layer in params["decoder"].items():
     if name.startswith("layers_"):
-      decoder[name] = _fuse_layer(layer, config)
+      decoder[name] = _fuse_layer(layer, config, split)
     elif name == "relpos_bias":
       decoder[name] = _by_distance(layer, config)
   tree = {**params, "decoder": decoder}
   if out_in:
-    tree = _turned(tree, config.dtype)
+    tree = _turned(tree, config.dtype, split)
 
   def cast(path, leaf):
     matrix = path[-1].key in ("kernel", "kernel_out_in", "embedding")
-    return _load(leaf, config.dtype if matrix else "float32")
+    dtype = config.dtype if matrix else "float32"
+    if places is None:
+      return _load(leaf, dtype)
+    return sharding.put(leaf, dtype, places(sharding.name_of(path)))
 
   return jax.tree_util.tree_map_with_path(cast, tree)
 
@@ -56,7 +65,11 @@ def _load(leaf: Any, dtype: str) -> jax.Array:
   return jnp.asarray(leaf, dtype)
 
 
-def _fuse_layer(layer: Params, config: T5Config) -> Params:
+def _fuse_layer(layer: Params, config: T5Config, split: bool) -> Params:
+  if config.relpos_per_layer:
+    layer = {**layer, "relpos_bias": _by_distance(layer["relpos_bias"], config)}
+  if split:
+    return layer
   attention = layer["self_attention"]
   qkv = [_load(attention[name]["kernel"], config.dtype) for name in ("query", "key", "value")]
   layer = {**layer, "self_attention": {
@@ -66,19 +79,27 @@ def _fuse_layer(layer: Params, config: T5Config) -> Params:
     wide = [_load(layer["mlp"][f"wi_{i}"]["kernel"], config.dtype) for i in range(gates)]
     layer["mlp"] = {"wi": {"kernel": jnp.concatenate(wide, axis=1)},
                     "wo": layer["mlp"]["wo"]}
-  if config.relpos_per_layer:
-    layer["relpos_bias"] = _by_distance(layer["relpos_bias"], config)
   return layer
 
 
-def _turned(tree: Params, dtype: str) -> Params:
-  """Replaces every `kernel` by its transpose."""
+def _turned(tree: Params, dtype: str, lazily: bool) -> Params:
+  """Replaces every `kernel` by its transpose.
+
+  Args:
+    tree: of a model.
+    dtype: of the transposes.
+    lazily: leave arrays on disk there.
+  """
   out = {}
   for name, node in tree.items():
-    if name == "kernel":
+    if name == "kernel" and lazily and hasattr(node, "transposed"):
+      out["kernel_out_in"] = node.transposed()
+    elif name == "kernel":
       out["kernel_out_in"] = _load(node, dtype).T
+    elif isinstance(node, dict):
+      out[name] = _turned(node, dtype, lazily)
     else:
-      out[name] = _turned(node, dtype) if isinstance(node, dict) else node
+      out[name] = node
   return out
 
 
@@ -125,9 +146,11 @@ def restore(weights: Params, config: T5Config) -> Params:
     if not name.startswith("layers_"):
       continue
     attention = layer["self_attention"]
-    qkv = jnp.split(attention.pop("qkv")["kernel"], [width, 2 * width], axis=1)
-    attention.update({k: {"kernel": x} for k, x in zip(("query", "key", "value"), qkv)})
-    if gates > 1:
+    joint = "qkv" in attention
+    if joint:
+      qkv = jnp.split(attention.pop("qkv")["kernel"], [width, 2 * width], axis=1)
+      attention.update({k: {"kernel": x} for k, x in zip(("query", "key", "value"), qkv)})
+    if joint and gates > 1:
       wide = jnp.split(layer["mlp"].pop("wi")["kernel"], gates, axis=1)
       layer["mlp"].update({f"wi_{i}": {"kernel": x} for i, x in enumerate(wide)})
     if config.relpos_per_layer:
