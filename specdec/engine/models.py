@@ -17,7 +17,9 @@ from specdec.checkpoints.streaming import in_file_order
 from specdec.data.base import BaseVocabulary
 from specdec.data.ids_only import IdsOnly
 from specdec.data.make import make as make_vocabulary
+from specdec.engine import exhausted
 from specdec.engine import precision
+from specdec.engine import shapes
 from specdec.errors import SpecdecError
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.config import T5Config
@@ -80,13 +82,14 @@ class Model:
     if decoder_ids.min() < 0 or decoder_ids.max() >= width:
       raise SpecdecError(f"decoder_ids hold ids from {decoder_ids.min()} to "
                          f"{decoder_ids.max()}; expected 0 to {width - 1}")
+    shapes.enter((self.scorer, source.ids.shape, decoder_ids.shape))
     with precision.matmul_precision(self.config.dtype):
       out = _logits(self.scorer, self.weights, source, decoder_ids.astype(np.int32))
     return np.asarray(out)
 
 
-_logits = jax.jit(lambda scorer, weights, source, ids: scorer.logits(weights, source, ids),
-                  static_argnums=0)
+_logits = shapes.bounded(jax.jit(
+    lambda scorer, weights, source, ids: scorer.logits(weights, source, ids), static_argnums=0))
 
 
 def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
@@ -170,7 +173,9 @@ def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabul
     raise SpecdecError(f"{name} has {config.vocab_size} logits for a vocabulary of "
                        f"{len(vocabulary)} pieces; expected at least as many")
   scorer = T5Scorer(config)
-  return Model(name, scorer, jax.block_until_ready(scorer.prepare(params)), vocabulary)
+  with exhausted.told(lambda: exhausted.while_loading(
+      name, weights_lib.count(config), config.dtype)):
+    return Model(name, scorer, jax.block_until_ready(scorer.prepare(params)), vocabulary)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
