@@ -17,7 +17,7 @@ PROGRAM = f"""
 import io, json, contextlib, sys
 
 class Without:
-  """A finder that does not find what is blocked."""
+  # Finds nothing of what is blocked.
 
   def __init__(self, finder):
     self.finder = finder
