@@ -178,7 +178,7 @@ def _read_about(folder: str) -> dict[str, Any]:
                        "expected a folder with model.json, params/ and vocab.model")
   try:
     about = json.loads(content)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise SpecdecError(f"{where} is not JSON: {error}") from error
   if not isinstance(about, dict) or about.get("format") != FORMAT:
     raise SpecdecError(f"{where} is not of format {FORMAT!r}")
@@ -208,11 +208,17 @@ def _digests(files: list[pathlib.Path]) -> list[str]:
 
 def _check_files(folder: pathlib.Path, about: dict[str, Any], verify: bool) -> None:
   """Finds files that are missing, cut short or changed."""
+  for name in (*about.get("files", {}), *about.get("sha256", {})):
+    # A device, say, would be read without an end.
+    if pathlib.PurePath(name).is_absolute() or ".." in pathlib.PurePath(name).parts:
+      raise SpecdecError(f"{folder / 'model.json'} names the file {name!r}; expected files of its "
+                         "own folder: copy the folder again")
   for name, size in about.get("files", {}).items():
     try:
       found = (folder / name).stat().st_size
-    except OSError as error:
-      raise SpecdecError(f"{folder / name} is missing ({error.strerror}); the bundle is "
+    except (OSError, ValueError) as error:
+      raise SpecdecError(f"{folder / name} is missing "
+                         f"({getattr(error, 'strerror', None) or error}); the bundle is "
                          "incomplete: copy the folder again") from error
     if found != size:
       raise SpecdecError(f"{folder / name} has {found} bytes; expected {size}: the bundle is "
@@ -223,6 +229,9 @@ def _check_files(folder: pathlib.Path, about: dict[str, Any], verify: bool) -> N
     digests = _digests(files)
   except OSError as error:
     raise SpecdecError(f"cannot read {error.filename}: {error.strerror}") from error
+  except ValueError as error:
+    raise SpecdecError(f"cannot read a file that {folder / 'model.json'} names ({error}); the "
+                       "bundle is damaged, copy the folder again") from error
   for file, name, digest in zip(files, noted, digests):
     if digest != noted[name]:
       raise SpecdecError(f"{file} has the SHA-256 {digest[:12]}; expected "

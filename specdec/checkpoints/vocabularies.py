@@ -50,7 +50,7 @@ def _has_tokens_of_its_own(tokenizer: bytes) -> bool:
   try:
     added = json.loads(tokenizer).get("added_tokens") or []
     names = {token["content"] for token in added}
-  except (ValueError, TypeError, KeyError, AttributeError):
+  except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
     return False  # Whoever reads it says what is wrong.
   usual = {"<pad>", "</s>", "<unk>"}
   return any(name not in usual and not name.startswith("<extra_id_") for name in names)

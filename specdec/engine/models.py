@@ -196,13 +196,22 @@ class Opened:
 
   def params(self) -> Any:
     """Reads the parameters in T5X's layout, float32."""
-    return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(self.checkpoint.arrays)))
+    arrays = finite(self.checkpoint).arrays
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(arrays)))
 
   def load(self, dtype: str | None = None) -> Model:
     """Reads the weights; see `load_model`."""
     config = self.config.replace(dtype=dtype or precision.default_dtype())
-    params = nested(_unstacked_first(self.checkpoint, config))
+    with exhausted.told(lambda: exhausted.while_loading(
+        self.name, weights_lib.count(config), config.dtype)):
+      params = nested(_unstacked_first(finite(self.checkpoint), config))
     return make_model(self.name, config, params, self.vocabulary)
+
+
+def finite(found: Checkpoint) -> Checkpoint:
+  """A checkpoint whose arrays must hold numbers as they are read: no NaN, nothing infinite."""
+  return dataclasses.replace(found, arrays={
+      name: array.finite(name) for name, array in found.arrays.items()})
 
 
 def open_model(path: str | pathlib.Path,
