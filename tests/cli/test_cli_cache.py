@@ -88,7 +88,7 @@ def test_after_a_warm_up_another_process_reads_everything(tmp_path, saved_pair):
   def command(*args):
     done = subprocess.run(
         [sys.executable, "-m", "specdec", args[0], f"--pair={saved_pair}", "--task=none",
-         "--max_decode_len=6", "--gamma=2", "--batch_size=1", *args[1:]],
+         "--max_decode_len=6", "--mode=plain", "--batch_size=1", *args[1:]],
         capture_output=True, text=True, env={**env, "SPECDEC_COMPILATION_CACHE_DIR": str(cache)})
     assert done.returncode == 0, done.stderr
     return done
