@@ -11,6 +11,7 @@ from specdec.core import keys
 from specdec.core import loop
 from specdec.core import rules as rules_lib
 from specdec.core import state as state_lib
+from specdec.core.contracts import Drafter
 from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Weights
@@ -37,8 +38,8 @@ _ALWAYS = 2**30
 # Ids that end rows and forbidden ids are padded to multiples of this, so that their
 # number seldom asks for another program.
 _LISTED = 8
-# Two tokens, and one more for each level of a cascade.
-_LAG = 8
+# The least width of a call that brings a drafter level: few of them are compiled.
+_CATCH_UP = 8
 
 
 def make_pace(job: Job, rows: int) -> Pace:
@@ -184,7 +185,7 @@ class Run:
 
   def _widths(self) -> list[int]:
     """Every width that a drafter may be brought in with."""
-    widths = [2 * _LAG]
+    widths = [_CATCH_UP]
     while widths[-1] < self._capacity:
       widths.append(2 * widths[-1])
     return [*widths[:-1], min(widths[-1], self._capacity)]
@@ -210,8 +211,8 @@ class Run:
     """A width that holds what the target said without the drafter."""
     length = np.asarray(self._state.length)
     # What it had not been fed when it was left out comes on top: see `Context.lag`.
-    missed = int((length - self._level).max()) + _LAG
-    return min(power_of_two(missed, _LAG), self._capacity)
+    missed = int((length - self._level).max()) + _lag(self.job.pair.drafter.drafter)
+    return min(power_of_two(missed, _CATCH_UP), self._capacity)
 
   def _bring_in(self, width: int) -> None:
     """Brings the drafter level with what the target said without it, at most so much."""
@@ -272,6 +273,12 @@ def _prompt(prompts: list[list[int]], width: int, size: int, copies: int,
     ids[i, 1:1 + len(prompt)] = prompt
     length[i] = 1 + len(prompt)
   return Source(ids=np.repeat(ids, copies, 0), length=np.repeat(length, copies, 0))
+
+
+def _lag(drafter: Drafter) -> int:
+  """Most tokens that a drafter had not been fed: two, and one more for each level of a cascade."""
+  inner = getattr(drafter, "drafter", None)
+  return 2 if inner is None else _lag(inner) + 1
 
 
 _row_keys = shapes.bounded(jax.jit(keys.row_keys))
