@@ -70,7 +70,9 @@ def main(argv):
                            f"--examples={_EXAMPLES.value}"], capture_output=True, text=True)
     if done.returncode:
       failed.append(name)
-      print(f"{name} FAILED with {done.returncode}:\n{done.stderr[-4000:]}", flush=True)
+      lines = [line[:400] for line in done.stderr.splitlines()]
+      print(f"{name} FAILED with {done.returncode}:", *lines[:4], "...", *lines[-40:], sep="\n",
+            flush=True)
     else:
       print(done.stdout.strip().splitlines()[-1], flush=True)
   print(f"{len(names) - len(failed)} of {len(names)} readers are sound"
