@@ -39,7 +39,7 @@ def fuzz(name: str, examples: int, seed: int) -> dict:
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=examples, deadline=None, database=None,
+        max_examples=examples, deadline=None, database=None, report_multiple_bugs=False,
         suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(st.data())
     def run(data):
@@ -70,9 +70,8 @@ def main(argv):
                            f"--examples={_EXAMPLES.value}"], capture_output=True, text=True)
     if done.returncode:
       failed.append(name)
-      lines = [line[:400] for line in done.stderr.splitlines()]
-      print(f"{name} FAILED with {done.returncode}:", *lines[:4], "...", *lines[-40:], sep="\n",
-            flush=True)
+      lines = [line[:400] for line in done.stderr.splitlines()][-40:]
+      print(f"{name} FAILED with {done.returncode}:", *lines, sep="\n", flush=True)
     else:
       print(done.stdout.strip().splitlines()[-1], flush=True)
   print(f"{len(names) - len(failed)} of {len(names)} readers are sound"
