@@ -201,6 +201,9 @@ def open_orbax(folder: str, metadata: bytes) -> dict[str, ArrayRef]:
   places: dict[str, stores.ZarrPlace] = {}
   for parts in keys:
     name, stored = "/".join(parts), ".".join(parts)
+    if stored.strip(".") == "" or any(c in stored for c in "/\0"):
+      raise SpecdecError(f"{where} names an array {name!r}; expected names of parameters: the "
+                         "checkpoint is damaged, copy it again")
     if parts[0] in _OTHERS and "target" not in parts:
       arrays[name] = _unread(name)
     else:
