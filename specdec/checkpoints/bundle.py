@@ -23,6 +23,7 @@ from specdec.checkpoints import drafts
 from specdec.checkpoints import stores
 from specdec.checkpoints import streaming
 from specdec.checkpoints import t5x
+from specdec.checkpoints import vocabularies
 from specdec.checkpoints.checkpoint import ArrayRef
 from specdec.checkpoints.checkpoint import Checkpoint
 from specdec.checkpoints.checkpoint import VocabularyFile
@@ -155,7 +156,7 @@ def _vocabulary(folder: str, about: dict[str, Any]) -> VocabularyFile | None:
     return None
   if kind == "bytes":
     return VocabularyFile(kind)
-  if kind not in _VOCABULARIES:
+  if not isinstance(kind, str) or kind not in _VOCABULARIES:
     raise SpecdecError(f'"vocabulary_kind" in {stores.join(folder, "model.json")} is {kind!r}; '
                        f"expected one of bytes, {', '.join(_VOCABULARIES)}")
   content = stores.read_file(folder, _VOCABULARIES[kind])
@@ -163,7 +164,11 @@ def _vocabulary(folder: str, about: dict[str, Any]) -> VocabularyFile | None:
     raise SpecdecError(f"cannot read {stores.join(folder, _VOCABULARIES[kind])}: there is no "
                        "such file; the bundle is incomplete: copy the folder again")
   extra = about.get("extra_ids", 0)
-  return VocabularyFile(kind, content, extra if isinstance(extra, int) else 0)
+  if type(extra) is not int or not 0 <= extra <= vocabularies.MOST_EXTRA_IDS:
+    raise SpecdecError(f'"extra_ids" in {stores.join(folder, "model.json")} is {extra!r}; expected '
+                       f"a whole number from 0 to {vocabularies.MOST_EXTRA_IDS}: copy the folder "
+                       "again")
+  return VocabularyFile(kind, content, extra)
 
 
 def _read_about(folder: str) -> dict[str, Any]:

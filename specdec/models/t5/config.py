@@ -79,6 +79,9 @@ class T5Config:
     if used is not None and not (isinstance(used, int) and 1 <= used <= self.vocab_size):
       raise ValueError(f"T5Config.used_vocab_size is {used!r}; expected None or an integer from "
                        f"1 to vocab_size, which is {self.vocab_size}")
+    rate = self.dropout_rate
+    if isinstance(rate, bool) or not isinstance(rate, float | int) or not 0 <= rate < 1:
+      raise ValueError(f"T5Config.dropout_rate is {rate!r}; expected a number from 0 to below 1")
     epsilon = self.layer_norm_epsilon
     if not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
       raise ValueError(f"T5Config.layer_norm_epsilon is {epsilon!r}; expected a small number")
