@@ -1,8 +1,5 @@
 """Memory that does not suffice names what to turn; weights that are no numbers are named."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -88,22 +85,3 @@ def test_the_largest_numbers_are_numbers(dtype):
   values[1, 1] = np.nan
   for array in (values, values.T):
     assert "x in memory holds nan (1 of 6" in told(in_memory(array).finite("x").read)
-
-
-def test_a_machine_that_has_no_room_says_so_for_real():
-  """A batch of 4096 samples with a million places each, where 8 GiB are there."""
-  program = """
-import resource
-import specdec
-from specdec.testing import tiny
-
-pair = tiny.pair()
-resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, resource.RLIM_INFINITY))
-try:
-  specdec.generate_ids(pair, [[5, 1]], num_decodes=4096, max_decode_len=2**20, mode="plain")
-except specdec.SpecdecError as error:
-  print(error)
-"""
-  done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-  assert done.stdout.startswith("not enough memory to decode; lower batch_size"), done
-  assert "max_decode_len (1048576)" in done.stdout and "num_decodes 4096" in done.stdout
