@@ -13,7 +13,6 @@ import pathlib
 import random
 import resource
 import sys
-import tempfile
 import time
 
 from absl import app
@@ -45,11 +44,7 @@ def main(argv):
   from specdec.engine import shapes
   from specdec.testing import tiny
 
-  if _PAIR.value == "tiny":
-    with tempfile.TemporaryDirectory() as folder:
-      pair = specdec.load_pair(tiny.save(pathlib.Path(folder) / "tiny"))
-  else:
-    pair = specdec.load_pair(_PAIR.value)
+  pair = tiny.pair() if _PAIR.value == "tiny" else specdec.load_pair(_PAIR.value)
   gamma = _GAMMA.value if _GAMMA.value == "auto" else int(_GAMMA.value)
   costs = specdec.Costs((1.0, 1.2, 1.4), 0.7, (0, 1, 4)) if gamma == "auto" else None
   rng = random.Random(0)
