@@ -50,6 +50,8 @@ COMMANDS = {
     "alpha": Command("specdec.cli.alpha", "how often drafts of a drafter would be accepted"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
+    "plan": Command("specdec.cli.plan",
+                    "tell what a pair takes on each device, and what fits"),
     "theory": Command("specdec.cli.theory", "what an acceptance rate is worth, by the formulas"),
     "table": Command("specdec.cli.table", "the paper's tables: its numbers, predicted, measured"),
     "figure": Command("specdec.cli.figure", "the paper's figures, with measured points"),
