@@ -1,10 +1,14 @@
 """What tests of several folders share."""
 
+import os
 import pathlib
 
 import pytest
 
 from specdec.cli.main import run
+
+# Tests leave nothing in anybody's home, in this process and in those it starts.
+os.environ.setdefault("SPECDEC_COMPILATION_CACHE_DIR", "none")
 
 # A process may have some 65,000 memory maps (Linux's vm.max_map_count), a compiled program
 # takes dozens, and XLA dies of one too many.

@@ -13,7 +13,7 @@ from specdec.checkpoints import mapping
 from specdec.checkpoints.checkpoint import ArrayRef
 from specdec.errors import SpecdecError
 
-_LAYER = re.compile(r"layers_(\d+)")
+_LAYER = re.compile(r"layers_(\d{1,9})(?!\d)")
 # Fields that T5X's own configurations have besides and that change no number.
 _OTHER_FIELDS = ("scan_layers", "remat_policy", "param_scan_axis", "dropout_rate", "dtype",
                  "float32_attention_logits", "file")
@@ -118,6 +118,10 @@ def _config(arrays: Arrays, where: str) -> dict[str, Any]:
       stack: 1 + max((int(m[1]) for name in arrays if name.startswith(f"{stack}/")
                       and (m := _LAYER.search(name))), default=-1)
       for stack in ("encoder", "decoder")}
+  if max(layers.values()) > mapping.MAX_LAYERS:
+    raise SpecdecError(f"the arrays of {where} are not those of a T5; there is one of layer "
+                       f"{max(layers.values()) - 1}, and expected are at most "
+                       f"{mapping.MAX_LAYERS} layers")
   return {
       "vocab_size": vocab_size, "emb_dim": emb_dim, "num_heads": heads,
       "head_dim": width // heads, "mlp_dim": mlp_dim,

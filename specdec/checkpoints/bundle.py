@@ -23,6 +23,7 @@ from specdec.checkpoints import drafts
 from specdec.checkpoints import stores
 from specdec.checkpoints import streaming
 from specdec.checkpoints import t5x
+from specdec.checkpoints import vocabularies
 from specdec.checkpoints.checkpoint import ArrayRef
 from specdec.checkpoints.checkpoint import Checkpoint
 from specdec.checkpoints.checkpoint import VocabularyFile
@@ -155,7 +156,7 @@ def _vocabulary(folder: str, about: dict[str, Any]) -> VocabularyFile | None:
     return None
   if kind == "bytes":
     return VocabularyFile(kind)
-  if kind not in _VOCABULARIES:
+  if not isinstance(kind, str) or kind not in _VOCABULARIES:
     raise SpecdecError(f'"vocabulary_kind" in {stores.join(folder, "model.json")} is {kind!r}; '
                        f"expected one of bytes, {', '.join(_VOCABULARIES)}")
   content = stores.read_file(folder, _VOCABULARIES[kind])
@@ -163,7 +164,11 @@ def _vocabulary(folder: str, about: dict[str, Any]) -> VocabularyFile | None:
     raise SpecdecError(f"cannot read {stores.join(folder, _VOCABULARIES[kind])}: there is no "
                        "such file; the bundle is incomplete: copy the folder again")
   extra = about.get("extra_ids", 0)
-  return VocabularyFile(kind, content, extra if isinstance(extra, int) else 0)
+  if type(extra) is not int or not 0 <= extra <= vocabularies.MOST_EXTRA_IDS:
+    raise SpecdecError(f'"extra_ids" in {stores.join(folder, "model.json")} is {extra!r}; expected '
+                       f"a whole number from 0 to {vocabularies.MOST_EXTRA_IDS}: copy the folder "
+                       "again")
+  return VocabularyFile(kind, content, extra)
 
 
 def _read_about(folder: str) -> dict[str, Any]:
@@ -178,7 +183,7 @@ def _read_about(folder: str) -> dict[str, Any]:
                        "expected a folder with model.json, params/ and vocab.model")
   try:
     about = json.loads(content)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise SpecdecError(f"{where} is not JSON: {error}") from error
   if not isinstance(about, dict) or about.get("format") != FORMAT:
     raise SpecdecError(f"{where} is not of format {FORMAT!r}")
@@ -208,11 +213,17 @@ def _digests(files: list[pathlib.Path]) -> list[str]:
 
 def _check_files(folder: pathlib.Path, about: dict[str, Any], verify: bool) -> None:
   """Finds files that are missing, cut short or changed."""
+  for name in (*about.get("files", {}), *about.get("sha256", {})):
+    # A device, say, would be read without an end.
+    if pathlib.PurePath(name).is_absolute() or ".." in pathlib.PurePath(name).parts:
+      raise SpecdecError(f"{folder / 'model.json'} names the file {name!r}; expected files of its "
+                         "own folder: copy the folder again")
   for name, size in about.get("files", {}).items():
     try:
       found = (folder / name).stat().st_size
-    except OSError as error:
-      raise SpecdecError(f"{folder / name} is missing ({error.strerror}); the bundle is "
+    except (OSError, ValueError) as error:
+      raise SpecdecError(f"{folder / name} is missing "
+                         f"({getattr(error, 'strerror', None) or error}); the bundle is "
                          "incomplete: copy the folder again") from error
     if found != size:
       raise SpecdecError(f"{folder / name} has {found} bytes; expected {size}: the bundle is "
@@ -223,6 +234,9 @@ def _check_files(folder: pathlib.Path, about: dict[str, Any], verify: bool) -> N
     digests = _digests(files)
   except OSError as error:
     raise SpecdecError(f"cannot read {error.filename}: {error.strerror}") from error
+  except ValueError as error:
+    raise SpecdecError(f"cannot read a file that {folder / 'model.json'} names ({error}); the "
+                       "bundle is damaged, copy the folder again") from error
   for file, name, digest in zip(files, noted, digests):
     if digest != noted[name]:
       raise SpecdecError(f"{file} has the SHA-256 {digest[:12]}; expected "

@@ -91,6 +91,12 @@ class ArrayRef:
     """The array in another dtype."""
     return ArrayRef(self.shape, dtype, self.where, self._fetch, self.source, self._blocks)
 
+  def finite(self, name: str) -> "ArrayRef":
+    """The array under a name, refused when what is read of it is no number or infinite."""
+    return ArrayRef(self.shape, self.dtype, self.where,
+                    lambda index: _finite(self._fetch(index), name, self.where), self.source,
+                    self._blocks)
+
   def transposed(self) -> "ArrayRef":
     """The array with its axes the other way round."""
     blocks = self._blocks and (self.ndim - 1 - self._blocks[0], self._blocks[1])
@@ -114,6 +120,38 @@ class ArrayRef:
     return [ArrayRef(shape, self.dtype, self.where,
                      lambda index, i=i: stack.take(i)[index], self.source)
             for i in range(self.shape[axis])]
+
+
+# By size of a number: the integer of its bits, and those that are all set in NaN and infinity.
+_BITS = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+_EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000,
+             "float64": 0x7FF0000000000000}
+# Numbers looked at together: few enough to stay in a core's cache.
+_LOOKED_AT = 2**17
+
+
+def _finite(values: np.ndarray, name: str, where: str) -> np.ndarray:
+  """The values, if all are finite.
+
+  Raises:
+    SpecdecError: names the array and the first that is not.
+  """
+  exponent = _EXPONENT.get(values.dtype.name)
+  if exponent is None:
+    return values
+  exponent = _BITS[values.dtype.itemsize].type(exponent)
+  # In the order of memory, which of a transposed array is another one.
+  flat = values.T if values.flags.f_contiguous else values
+  flat = np.ascontiguousarray(flat).reshape(-1).view(exponent.dtype)
+  for begin in range(0, flat.size, _LOOKED_AT):
+    block = flat[begin:begin + _LOOKED_AT]
+    # Bit by bit, as bfloat16 has no fast comparison.
+    if ((block & exponent) == exponent).any():
+      bad = np.asarray(values).reshape(-1)[~np.isfinite(np.asarray(values, np.float64)).reshape(-1)]
+      raise SpecdecError(f"{name} in {where} holds {float(bad[0])} ({bad.size} of {values.size} "
+                         "numbers are not finite); expected numbers: the checkpoint is damaged, "
+                         "or was trained to no good end")
+  return values
 
 
 def _aligned(shape: Shape, dtype: np.dtype) -> np.ndarray:

@@ -7,6 +7,7 @@ vocabulary: `spiece.model`, `tokenizer.json`, or none for byT5.
 
 import importlib
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -116,7 +117,7 @@ def _shards(folder: pathlib.Path, name: str,
   for file in sorted(set(map(str, listed.values()))):
     if pathlib.PurePath(file).name != file or file in (".", ".."):
       raise SpecdecError(f"{where} names the file {file!r}; expected names in the same folder")
-    if not (folder / file).is_file():
+    if not os.path.isfile(folder / file):
       raise SpecdecError(f"{folder / file} is missing, which {where} names; expected every "
                          "shard: copy the folder again")
     files.append(folder / file)

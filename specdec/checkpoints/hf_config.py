@@ -60,13 +60,17 @@ def to_ours(about: Any, names: Collection[str], where: str) -> dict[str, Any]:
   config: dict[str, Any] = {}
   for ours, theirs in _SIZES.items():
     value = about.get(theirs, _DEFAULTS.get(theirs))
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-      raise SpecdecError(f"{where} has {theirs} {value!r}; expected a positive integer")
+    most = mapping.MAX_LAYERS if theirs == "num_layers" else 2**31 - 1
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+      raise SpecdecError(f"{where} has {theirs} {value!r}; expected a positive integer, at most "
+                         f"{most}")
     config[ours] = value
   layers = about.get("num_decoder_layers")
   layers = config["num_encoder_layers"] if layers is None else layers
-  if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
-    raise SpecdecError(f"{where} has num_decoder_layers {layers!r}; expected a positive integer")
+  if not isinstance(layers, int) or isinstance(layers, bool) \
+      or not 1 <= layers <= mapping.MAX_LAYERS:
+    raise SpecdecError(f"{where} has num_decoder_layers {layers!r}; expected a positive integer, "
+                       f"at most {mapping.MAX_LAYERS}")
   config["num_decoder_layers"] = layers
   projection = about.get("feed_forward_proj", "relu" if family == "t5" else "gated-gelu")
   if not isinstance(projection, str) or projection not in _ACTIVATIONS:

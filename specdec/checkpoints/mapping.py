@@ -22,6 +22,9 @@ from typing import NamedTuple
 
 Shape = tuple[int, ...]
 
+# Far above any T5: no file with a number in it makes a table of parameters endless.
+MAX_LAYERS = 4096
+
 EMBEDDING = "token_embedder/embedding"
 OUTPUT = "decoder/logits_dense/kernel"
 

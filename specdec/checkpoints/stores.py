@@ -1,5 +1,6 @@
 """Arrays and files of a checkpoint through tensorstore: local folders and gs:// alike."""
 
+import math
 import os
 import pathlib
 from typing import Any
@@ -13,6 +14,8 @@ from specdec.checkpoints.checkpoint import told
 from specdec.errors import SpecdecError
 
 GCS = "gs://"
+# Chunks of this size need no reason.
+_CHUNK_BYTES = 64 * 2**20
 # Half a minute of trying again; tensorstore's own default would be a quarter of an hour, which
 # is long to wait for a bucket that cannot be reached at all.
 _RETRIES = {"gcs_request_retries": {"max_retries": 6, "max_delay": "8s"}}
@@ -124,8 +127,14 @@ def _zarr_array(opening: Any, where: str) -> ArrayRef:
   if dtype is None:
     raise SpecdecError(f"{where} holds {array.dtype.name}; expected floating point numbers, "
                        f"one of {', '.join(FLOATS)}")
-  # A chunk on disk is decoded as a whole.
+  # A chunk on disk is decoded as a whole, in memory that tensorstore cannot do without: where
+  # there is not as much, it ends the process.
   chunk = array.chunk_layout.read_chunk.shape
+  size, most = math.prod(chunk) * dtype.itemsize, 2 * math.prod(array.shape) * dtype.itemsize
+  if size > max(most, _CHUNK_BYTES):
+    raise SpecdecError(f"{where} declares chunks of {size} bytes for an array of {most // 2}; "
+                       "expected the chunks of this array: the checkpoint is damaged, copy it "
+                       "again")
   return ArrayRef(tuple(array.shape), dtype, where,
                   lambda index: np.asarray(array[index].read().result()),
                   blocks=(0, max(1, chunk[0])) if array.ndim and chunk[0] else None)

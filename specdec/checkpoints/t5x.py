@@ -136,8 +136,9 @@ def _open_indexed(folder: str, index: bytes) -> dict[str, ArrayRef]:
   for name, array in stores.zarr_arrays(places).items():
     noted = leaves[name].get("metadata") if isinstance(leaves[name], dict) else None
     shape = noted.get("shape") if isinstance(noted, dict) else None
-    if shape is not None and tuple(shape) != array.shape:
-      raise SpecdecError(f"{array.where} has the shape {array.shape}; expected {tuple(shape)}, "
+    shape = tuple(shape) if isinstance(shape, list) else shape
+    if shape is not None and shape != array.shape:
+      raise SpecdecError(f"{array.where} has the shape {array.shape}; expected {shape}, "
                          f"as {where} says: copy the folder again")
     arrays[name] = array
   return arrays
@@ -174,7 +175,8 @@ def _stored_name(where: str, name: str, leaf: str | dict[str, Any]) -> str:
 
 def _inline(where: str, name: str, leaf: Any) -> ArrayRef:
   """An array that stands in the index itself."""
-  value = np.asarray(leaf)
+  with told(where, f"an array or the name of one under {name}"):
+    value = np.asarray(leaf)
   if value.dtype.name not in FLOATS:
     return _unread(name)
   return ArrayRef(value.shape, value.dtype, where, lambda index: value[index], name)
@@ -201,6 +203,9 @@ def open_orbax(folder: str, metadata: bytes) -> dict[str, ArrayRef]:
   places: dict[str, stores.ZarrPlace] = {}
   for parts in keys:
     name, stored = "/".join(parts), ".".join(parts)
+    if stored.strip(".") == "" or any(c in stored for c in "/\0"):
+      raise SpecdecError(f"{where} names an array {name!r}; expected names of parameters: the "
+                         "checkpoint is damaged, copy it again")
     if parts[0] in _OTHERS and "target" not in parts:
       arrays[name] = _unread(name)
     else:

@@ -52,8 +52,8 @@ def _load(file: pathlib.Path) -> dict[str, Any]:
   try:
     import torch
   except ImportError as error:
-    raise SpecdecError(f"{file} needs torch to be read; pip install torch, or save the model "
-                       "as safetensors") from error
+    raise SpecdecError(f"{file} needs torch to be read; pip install 'specdec-jax[torch]', or "
+                       "save the model as safetensors") from error
   def load(mmap: bool) -> Any:
     with warnings.catch_warnings():
       # About pickles of other versions, which is told below if it matters.

@@ -15,6 +15,8 @@ _TOKENIZER = "tokenizer.json"
 BYTES = "bytes"
 # Sentinels of span corruption, `<extra_id_N>`, in T5's own vocabularies.
 _EXTRA_IDS = 100
+# Far more than anybody has: no number in a file makes names without an end.
+MOST_EXTRA_IDS = 2**16
 _REACHABLE = "a file that can be read: download it, and give its local path"
 
 
@@ -50,7 +52,7 @@ def _has_tokens_of_its_own(tokenizer: bytes) -> bool:
   try:
     added = json.loads(tokenizer).get("added_tokens") or []
     names = {token["content"] for token in added}
-  except (ValueError, TypeError, KeyError, AttributeError):
+  except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
     return False  # Whoever reads it says what is wrong.
   usual = {"<pad>", "</s>", "<unk>"}
   return any(name not in usual and not name.startswith("<extra_id_") for name in names)
@@ -58,7 +60,7 @@ def _has_tokens_of_its_own(tokenizer: bytes) -> bool:
 
 def sentencepiece(content: bytes, width: int, extra_ids: Any = None) -> VocabularyFile:
   """A sentencepiece model with the sentinels that its logits leave room for."""
-  if not isinstance(extra_ids, int) or isinstance(extra_ids, bool) or extra_ids < 0:
+  if type(extra_ids) is not int or not 0 <= extra_ids <= MOST_EXTRA_IDS:
     # T5's logits are as wide as pieces and sentinels, padded to a multiple of 128.
     spare = width - pieces(content)
     extra_ids = _EXTRA_IDS if _EXTRA_IDS <= spare < _EXTRA_IDS + 128 else 0

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
+from specdec.cli import compilation
 from specdec.cli import faults
 from specdec.cli import gin_bindings
 from specdec.cli import inputs as inputs_lib
@@ -106,6 +107,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     baselines = [peers.find(name) for name in dict.fromkeys(flags.baseline)]
     with (faults.in_a_line("--batch_size, --source_len or --max_decode_len"),
           progress.status() as say):
+      compilation.enable(flags)
       say("making the models")
       record = _measure(flags, texts, batches, alphas, baselines, say)
     if flags.record_task is not None:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
+from specdec.cli import compilation
 from specdec.cli import faults
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import progress
@@ -93,6 +94,7 @@ def make_flags() -> Flags:
   flags.whole("patience", 5, "stop after so many of them without a higher alpha; 0 never does")
   flags.text("work_dir", None, "DIR", "folder for the target's outputs and checkpoints [the "
              "output's name with .train]")
+  compilation.add_flags(flags)
   return flags
 
 
@@ -105,6 +107,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   from specdec.training import extra
 
   extra.check()
+  compilation.enable(flags)
   with faults.in_a_line("--batch_tokens, --batch_size or the shape of the drafter"):
     return _distill(flags, texts)
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
   from specdec.cli.inputs import Inputs
 
 # The flags that decide how much memory decoding needs.
-DECODING = "--batch_size, --max_decode_len or --max_source_len"
+DECODING = ("--batch_size, --max_decode_len or --max_source_len, or load half as much with "
+            "--dtype=bfloat16")
 
 
 @contextlib.contextmanager

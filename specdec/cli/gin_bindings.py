@@ -17,6 +17,10 @@ if TYPE_CHECKING:
   from specdec.engine.settings import Settings
 
 
+# Flags that say nothing about what comes out.
+_NO_PART = ("overwrite", "compilation_cache_dir")
+
+
 @dataclasses.dataclass(frozen=True)
 class Bound:
   """Values that gin binds.
@@ -138,7 +142,8 @@ def operative(flags: Flags, settings: "Settings", costs: "Costs | None") -> str:
                         if v is not None or defaults[k] is not None},
            "load_pair": pair, "Costs": dataclasses.asdict(costs) if costs else {},
            flags.command: {name: getattr(flags, name) for name in gin_files.parameters(
-               gin_files.configurables()[flags.command]) if name != "overwrite"}}
+               gin_files.configurables()[flags.command])
+                          if name not in _NO_PART}}
   kept = {name: {k: v for k, v in values.items() if v is not None and v != []}
           for name, values in bound.items()}
   return gin_files.text(kept)

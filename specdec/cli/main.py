@@ -34,6 +34,8 @@ COMMANDS = {
                         "decode texts, or measure speculative against plain decoding"),
     "infer": Command("specdec.cli.infer",
                      "decode a file into shards; killed at any moment, it goes on where it was"),
+    "warmup": Command("specdec.cli.warmup",
+                      "compile what a job will need, for later commands to read"),
     "eval": Command("specdec.cli.eval",
                     "metrics on a task of seqio or on local files, BLEU and ROUGE among them"),
     "distill": Command("specdec.cli.distill",

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 from typing import NamedTuple
 
+from specdec.cli import compilation
 from specdec.cli import faults
 from specdec.cli import inputs as inputs_lib
 from specdec.cli import outputs
@@ -69,6 +70,7 @@ def make_flags() -> Flags:
              "[the pair's first]")
   flags.number("temperature", 0.0, "0 always takes the likeliest token; 1 samples from the model")
   flags.whole("seed", 0, "of all random draws")
+  compilation.add_flags(flags)
   flags.whole("batch_size", 8, "inputs decoded together")
   return flags
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from specdec.cli import compilation
 from specdec.cli.flags import Flags
 from specdec.errors import SpecdecError
 
@@ -29,9 +30,10 @@ def add_run_flags(flags: Flags) -> None:
 
 
 def add_dtype(flags: Flags) -> None:
-  """Adds --dtype."""
+  """Adds --dtype, and where the programs are kept that weights are run with."""
   flags.choice("dtype", ("auto", "float32", "bfloat16"), "auto",
                "precision of the weights; auto is float32 on CPU, else bfloat16")
+  compilation.add_flags(flags)
 
 
 def add_mesh(flags: Flags) -> None:
@@ -91,6 +93,8 @@ def load(flags: Flags, dtype: str | None) -> "Pair":
   from specdec.engine import pairs
 
   check(flags)
+  if "compilation_cache_dir" in flags.names():
+    compilation.enable(flags)
   return pairs.load_pair(flags.pair, dtype, target=flags.target, drafter=flags.drafter,
                          vocabulary=flags.vocab, **_devices(flags))
 

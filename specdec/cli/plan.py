@@ -141,8 +141,8 @@ def _wanted(flags: Flags, target: str, drafter: str, dtype: str, model: int | No
     raise SpecdecError(f"--batch_size={flags.batch_size} cannot be split over data:{axes['data']}; "
                        f"expected a multiple of {axes['data']}")
   return plan.Wanted(
-      _config(target, "target").replace(dtype=dtype), small, flags.gamma if drafter != "none" else 0,
-      flags.batch_size, flags.source_len, flags.max_decode_len, axes["data"],
+      _config(target, "target").replace(dtype=dtype), small,
+      flags.gamma if drafter != "none" else 0, flags.batch_size, flags.source_len, flags.max_decode_len, axes["data"],
       model or axes["model"], flags.drafter_layout == "whole")
 
 
@@ -171,8 +171,8 @@ def _show(found: "Plan", memory: float, bandwidth: float | None) -> None:
     drafts = (f", one of the drafter {1e3 * found.draft_call_bytes / bandwidth:.2f} ms"
               if found.draft_call_bytes else "")
     outputs.print_line(f"at {bandwidth / 1e9:.0f} GB/s a target call lasts "
-                       f"{1e3 * found.call_bytes / bandwidth:.1f} ms at least{drafts}: what it reads "
-                       "of weights and caches")
+                       f"{1e3 * found.call_bytes / bandwidth:.1f} ms at least{drafts}: what it "
+                       "reads of weights and caches")
 
 
 def _too_large(flags: Flags, wanted: "Wanted", found: "Plan", memory: float) -> str:

@@ -28,7 +28,7 @@ class Vocabulary(base.BaseVocabulary):
       loaded = self._processor.LoadFromSerializedProto(model)
     except RuntimeError:
       loaded = False
-    if not loaded or self._processor.eos_id() < 0:
+    if not loaded or self._processor.eos_id() < 0 or not self._readable():
       raise SpecdecError(
           "the vocabulary is not a sentencepiece model with an EOS piece; expected the "
           "file that T5 calls spiece.model")
@@ -52,6 +52,14 @@ class Vocabulary(base.BaseVocabulary):
       return cls(model)
     except SpecdecError as error:
       raise SpecdecError(f"{path}: {error}") from error
+
+  def _readable(self) -> bool:
+    """Whether every piece is a text; in a damaged file one need not be."""
+    try:
+      self._processor.IdToPiece(list(range(self._processor.GetPieceSize())))
+    except (UnicodeDecodeError, RuntimeError, IndexError):
+      return False
+    return True
 
   def __len__(self) -> int:
     return self._size + len(self._extra)

@@ -23,6 +23,7 @@ from specdec.checkpoints.streaming import checksum
 from specdec.checkpoints.streaming import in_file_order
 from specdec.engine import forward
 from specdec.engine.models import config_of
+from specdec.engine.models import finite
 from specdec.engine.models import vocabulary_of
 from specdec.errors import SpecdecError
 from specdec.models.t5.config import T5Config
@@ -92,7 +93,7 @@ def convert(source: str | pathlib.Path, target: str | pathlib.Path, *, layout: s
     if value not in known:
       raise SpecdecError(f"{name} is {value!r}; expected one of {', '.join(known)}")
   with drafts.whole_folder(target) as draft:
-    found = detect.open_checkpoint(source, layout)
+    found = finite(detect.open_checkpoint(source, layout))
     config = config_of(found)
     file, fingerprint, pieces = _vocabulary(found, config, vocabulary)
     if to == "bundle":

@@ -126,7 +126,7 @@ def _part(text: str) -> Part:
   found: dict[str, int] = {}
   for option in options.split(","):
     key, equals, value = option.partition("=")
-    number = int(value) if re.fullmatch("-?[0-9]+", value) else None
+    number = int(value) if re.fullmatch("-?[0-9]{1,18}", value) else None
     if not key or not equals or number is None:
       raise SpecdecError(f"option {option!r} of the drafter {text!r} is not understood; expected "
                          "OPTION=N with an integer N, such as copy:max_match=4")

@@ -87,5 +87,10 @@ def load(path: str | pathlib.Path, target: Model) -> tuple[HeadsDrafter, dict[st
                        f"({found.source or 'source unknown'}); expected heads of this very model: "
                        "specdec distill --kind=heads makes some")
   size, count = target.config.emb_dim, found.whole("heads", 1, 64)
-  return of_params(target, {"kernel": found.array("kernel", "f", (count, size, 2 * size)),
-                            "bias": found.array("bias", "f", (count, size))})
+  arrays = {"kernel": found.array("kernel", "f", (count, size, 2 * size)),
+            "bias": found.array("bias", "f", (count, size))}
+  for name, array in arrays.items():
+    if not np.isfinite(array).all():
+      raise SpecdecError(f"array {name!r} of {path} holds numbers that are not finite; expected "
+                         "weights: train the heads again")
+  return of_params(target, arrays)

@@ -176,7 +176,7 @@ class Inference:
         found, wanted = counts.inputs + counts.failed - before, len(self._places(shard))
         if found != wanted:
           raise ValueError(f"{found} of {wanted} inputs")
-      except (OSError, ValueError, TypeError) as error:
+      except (OSError, ValueError, TypeError, RecursionError) as error:
         raise SpecdecError(f"{path} is broken ({error}); remove it, and the same command makes "
                            "it again") from error
     return counts

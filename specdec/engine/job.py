@@ -304,6 +304,11 @@ def source_width(encoded: Sequence[Encoded]) -> int:
   return power_of_two(max(len(e.ids) for e in encoded), 16)
 
 
+def prompt_width(encoded: Sequence[Encoded]) -> int:
+  """Columns of a batch's prompts, the start id included; 1 for none."""
+  return power_of_two(1 + max(len(e.prompt) for e in encoded), 1)
+
+
 def power_of_two(value: int, least: int) -> int:
   """The smallest power of two that is at least `value` and `least`."""
   return max(least, 1 << (value - 1).bit_length())

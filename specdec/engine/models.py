@@ -23,8 +23,10 @@ from specdec.checkpoints.streaming import in_file_order
 from specdec.data.base import BaseVocabulary
 from specdec.data.ids_only import IdsOnly
 from specdec.data.make import make as make_vocabulary
+from specdec.engine import exhausted
 from specdec.engine import mesh as mesh_lib
 from specdec.engine import precision
+from specdec.engine import shapes
 from specdec.errors import SpecdecError
 from specdec.models.t5 import sharding
 from specdec.models.t5 import weights as weights_lib
@@ -96,13 +98,14 @@ class Model:
     if decoder_ids.min() < 0 or decoder_ids.max() >= width:
       raise SpecdecError(f"decoder_ids hold ids from {decoder_ids.min()} to "
                          f"{decoder_ids.max()}; expected 0 to {width - 1}")
+    shapes.enter((self.scorer, source.ids.shape, decoder_ids.shape))
     with self.scope():
       out = _logits(self.scorer, self.weights, source, decoder_ids.astype(np.int32))
     return np.asarray(out)
 
 
-_logits = jax.jit(lambda scorer, weights, source, ids: scorer.logits(weights, source, ids),
-                  static_argnums=0)
+_logits = shapes.bounded(jax.jit(
+    lambda scorer, weights, source, ids: scorer.logits(weights, source, ids), static_argnums=0))
 
 
 def make_source(encoder_ids: Any, vocabulary: BaseVocabulary | None = None,
@@ -195,7 +198,9 @@ def make_model(name: str, config: T5Config, params: Any, vocabulary: BaseVocabul
     places = sharding.places(config, mesh, scorer.split)
     if scorer.split:
       mesh_lib.tell(name, config, mesh)
-  weights = jax.block_until_ready(scorer.prepare(params, places))
+  with exhausted.told(lambda: exhausted.while_loading(
+      name, weights_lib.count(config), config.dtype)):
+    weights = jax.block_until_ready(scorer.prepare(params, places))
   return Model(name, scorer, weights, vocabulary, mesh=mesh)
 
 
@@ -217,7 +222,8 @@ class Opened:
 
   def params(self) -> Any:
     """Reads the parameters in T5X's layout, float32."""
-    return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(self.checkpoint.arrays)))
+    arrays = finite(self.checkpoint).arrays
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), nested(dict(arrays)))
 
   def load(self, dtype: str | None = None, mesh: Mesh | None = None,
            split: bool = True) -> Model:
@@ -225,8 +231,16 @@ class Opened:
     config = self.config.replace(dtype=dtype or precision.default_dtype())
     # Each device takes its part of what was stacked.
     keep = taken_once if mesh is None else in_memory
-    params = nested(_unstacked_first(self.checkpoint, config, keep))
+    with exhausted.told(lambda: exhausted.while_loading(
+        self.name, weights_lib.count(config), config.dtype)):
+      params = nested(_unstacked_first(finite(self.checkpoint), config, keep))
     return make_model(self.name, config, params, self.vocabulary, mesh, split)
+
+
+def finite(found: Checkpoint) -> Checkpoint:
+  """A checkpoint whose arrays must hold numbers as they are read: no NaN, nothing infinite."""
+  return dataclasses.replace(found, arrays={
+      name: array.finite(name) for name, array in found.arrays.items()})
 
 
 def open_model(path: str | pathlib.Path,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -251,7 +252,7 @@ def _choose(pair: str | pathlib.Path, target: str | pathlib.Path | None,
 def _member(folder: pathlib.Path, named: str) -> str | pathlib.Path:
   """A model that a pair file names: below the file's folder, anywhere, or on the hub."""
   below = folder / named
-  return named if "/" in named and not below.exists() else below
+  return named if "/" in named and not os.path.lexists(below) else below
 
 
 def find_pair(pair: str | pathlib.Path) -> pathlib.Path:
@@ -281,7 +282,7 @@ def _read_pair(path: pathlib.Path) -> dict[str, Any]:
     about = json.loads(path.read_text(encoding="utf-8"))
   except OSError as error:
     raise SpecdecError(f"cannot read {path}: {error.strerror}") from error
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise SpecdecError(f"{path} is not JSON: {error}") from error
   fields = dict(about) if isinstance(about, dict) else {}
   fields = {k: v for k, v in fields.items() if k in (

@@ -1,5 +1,7 @@
 """A batch on the device: started, run on, fetched."""
 
+from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
@@ -13,10 +15,13 @@ from specdec.core.contracts import Drafter
 from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Weights
+from specdec.engine import exhausted
 from specdec.engine import mesh as mesh_lib
+from specdec.engine import shapes
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import power_of_two
+from specdec.engine.job import prompt_width
 from specdec.engine.job import source_width
 from specdec.engine.models import make_source
 from specdec.engine.pace import Auto
@@ -48,6 +53,17 @@ def make_pace(job: Job, rows: int) -> Pace:
   return Watched(pace) if job.pair.drafter.drafter.abstains else pace
 
 
+def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+  """Has a method of `Run` say which settings to lower when memory does not suffice."""
+  @functools.wraps(method)
+  def call(self: "Run", *args: Any, **kwargs: Any) -> Any:
+    with exhausted.told(lambda: exhausted.while_decoding(
+        self.job.settings, self.job.pair.target.config.dtype)):
+      return method(self, *args, **kwargs)
+
+  return call
+
+
 class Run:
   """One batch of a job. Row `i * num_decodes + k` is sample k of its input i.
 
@@ -57,6 +73,7 @@ class Run:
     pace: decides how many tokens to draft; by default what the job's settings ask for.
   """
 
+  @_told
   def __init__(self, job: Job, batch: Batch, pace: Pace | None = None):
     self.job, self.batch = job, batch
     settings, pair, copies = job.settings, job.pair, job.settings.num_decodes
@@ -75,10 +92,12 @@ class Run:
     self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
     places = [job.place(i) for i in batch.example_ids]
     examples = np.repeat(np.pad(places, (0, batch.size - used)), copies)
+    self._enter_shape(largest, source, prompt_width(encoded))
     with self._scope():
       row_keys = _row_keys(np.uint32(settings.seed), examples.astype(np.uint32),
                            np.tile(np.arange(copies, dtype=np.uint32), batch.size))
-      prompt = _prompt([e.prompt for e in encoded], batch.size, copies, self._capacity)
+      prompt = _prompt([e.prompt for e in encoded], prompt_width(encoded), batch.size, copies,
+                       self._capacity)
       placed = self._placed((prompt, row_keys, np.arange(rows) < self.rows_used), rows)
       self._state = loop.start(
           self._method(largest), self._weights, self._placed(source, batch.size),
@@ -87,6 +106,12 @@ class Run:
     # The state of a drafter that was left out.
     self._aside: Any = None
     self._iterations = 0
+
+  def _enter_shape(self, gamma: int, source: Source, prompt: int) -> None:
+    """Notes what the programs of this run are compiled for; see `engine.shapes`."""
+    leaves, structure = jax.tree.flatten(self._rules)
+    shapes.enter((self._method(gamma), source.ids.shape, prompt, self.job.settings.num_decodes,
+                  self._capacity, structure, tuple(map(np.shape, leaves))))
 
   def _method(self, gamma: int) -> Method:
     """The program of one size."""
@@ -124,6 +149,7 @@ class Run:
   def _placed(self, tree: Any, rows: int) -> Any:
     return mesh_lib.place_rows(tree, self.job.pair.target.mesh, rows)
 
+  @_told
   def advance(self, max_iterations: int = _ALWAYS) -> None:
     """Goes on until every row has ended, or for so many iterations.
 
@@ -146,6 +172,28 @@ class Run:
       if counts.iterations >= end:
         return
 
+  @_told
+  def compile(self) -> None:
+    """Gets every program ready that the run may come to need: each goes no iteration."""
+    sizes = {self._gamma}
+    if not isinstance(self._pace, Fixed):
+      sizes |= set(self.job.costs.sizes) if self.job.settings.paced else set()
+      sizes |= {0} if self._abstains else set()
+    for size in sorted(sizes, reverse=True):
+      self._go(Segment(size, np.full(self._level.shape, size, np.int32), 0), 0)
+    if self._aside is not None:
+      for width in self._widths():
+        self._bring_in(width)
+        self._leave_out()
+    self.wait()
+
+  def _widths(self) -> list[int]:
+    """Every width that a drafter may be brought in with."""
+    widths = [_CATCH_UP]
+    while widths[-1] < self._capacity:
+      widths.append(2 * widths[-1])
+    return [*widths[:-1], min(widths[-1], self._capacity)]
+
   def _go(self, segment: Segment, iterations: int) -> None:
     """Runs the program of a segment's size."""
     rules = self._rules.replace(
@@ -154,7 +202,7 @@ class Run:
     exits = Exits(np.int32(iterations), np.int32(_ALWAYS))
     with self._scope():
       if segment.size and not self._drafting:
-        self._bring_in()
+        self._bring_in(self._missed())
       elif not segment.size and self._drafting and not self._abstains:
         self._leave_out()
       self._state = loop.run(self._method(segment.size), self._weights, self._state, rules, exits)
@@ -164,15 +212,20 @@ class Run:
     self._aside, self._drafting = self._state.draft_state, False
     self._state = self._state.replace(draft_state=None)
 
-  def _bring_in(self) -> None:
-    """Brings the drafter level with what the target said without it."""
-    self._drafting = True
+  def _missed(self) -> int:
+    """A width that holds what the target said without the drafter."""
     length = np.asarray(self._state.length)
     # What it had not been fed when it was left out comes on top: see `Context.lag`.
     missed = int((length - self._level).max()) + _lag(self.job.pair.drafter.drafter)
-    width = min(power_of_two(missed, _CATCH_UP), self._capacity)
+    return min(power_of_two(missed, _CATCH_UP), self._capacity)
+
+  def _bring_in(self, width: int) -> None:
+    """Brings the drafter level with what the target said without it, at most so much."""
+    self._drafting = True
     state = self._state.replace(draft_state=self._aside)
-    self._state = loop.catch_up(self._method(self._gamma), self._weights, state, width)
+    # Compiled for the precision of the others, whoever asks.
+    with self._scope():
+      self._state = loop.catch_up(self._method(self._gamma), self._weights, state, width)
     self._aside = None
 
   def _counts(self) -> Counts:
@@ -185,15 +238,18 @@ class Run:
     return Counts(found["status"] == Status.RUNNING, found["tested"], found["accepted"],
                   int(found["iterations"]), bool(found["drafting"]))
 
+  @_told
   def wait(self) -> None:
     """Until what was asked for is done."""
     jax.block_until_ready(self._state)
 
+  @_told
   def tokens(self) -> dict[str, np.ndarray]:
     """`ids` [B, T], `length` and `status` [B] so far, in one copy."""
     s = self._state
     return jax.device_get({"ids": s.ids, "length": s.length, "status": s.status})
 
+  @_told
   def fetch(self) -> dict[str, Any]:
     """Everything about the rows, in one copy: `tokens`, scores, counts and the trace."""
     s = self._state
@@ -211,11 +267,11 @@ def run_batch(job: Job, batch: Batch) -> dict[str, Any]:
   return run.fetch()
 
 
-def _prompt(prompts: list[list[int]], size: int, copies: int, capacity: int) -> Source:
+def _prompt(prompts: list[list[int]], width: int, size: int, copies: int,
+            capacity: int) -> Source:
   """Start id and prompts, a row per sample, of a width that few prompts share."""
-  longest = 1 + max(map(len, prompts))
   # A width of its own for no prompts at all: nothing has to be read in then.
-  width = min(power_of_two(longest, 1), capacity)
+  width = min(width, capacity)
   ids = np.zeros((size, width), np.int32)
   length = np.ones((size,), np.int32)
   for i, prompt in enumerate(prompts):
@@ -230,4 +286,6 @@ def _lag(drafter: Drafter) -> int:
   return 2 if inner is None else _lag(inner) + 1
 
 
-_row_keys = jax.jit(keys.row_keys)
+_row_keys = shapes.bounded(jax.jit(keys.row_keys))
+for _program in (loop.start, loop.run, loop.catch_up):
+  shapes.bounded(_program)

@@ -86,7 +86,7 @@ class RunFolder:
       found = json.loads((self.path / _RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
       return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
       return {}
     return found if isinstance(found, dict) else {}
 

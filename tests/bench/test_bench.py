@@ -286,7 +286,7 @@ def test_assisted_generation_is_for_one_row_and_a_t5():
 
 def test_a_baseline_that_is_not_there_says_how_to_get_it(monkeypatch):
   monkeypatch.setattr(peers, "_installed", lambda package: False)
-  for name, how in (("hf", "pip install"), ("ctranslate2", "pip install ctranslate2"),
+  for name, how in (("hf", "pip install"), ("ctranslate2", "specdec-jax\\[bench\\]"),
                     ("t5x", "git clone")):
     with pytest.raises(SpecdecError, match=how):
       peers.find(name)

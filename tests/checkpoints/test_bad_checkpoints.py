@@ -19,9 +19,6 @@ from specdec.checkpoints import detect
 from specdec.checkpoints import drafts
 from specdec.checkpoints import mapping
 from specdec.checkpoints import stores
-from specdec.checkpoints import t5x_write
-from specdec.checkpoints.checkpoint import in_memory
-from specdec.checkpoints.streaming import Reading
 from specdec.cli.main import run
 from specdec.engine import convert
 from specdec.engine import describe
@@ -29,45 +26,12 @@ from specdec.errors import SpecdecError
 from specdec.models.t5.config import T5Config
 from specdec.testing import tiny
 from tests.checkpoints import t5x_data
+from tests.checkpoints.small import params
+from tests.checkpoints.small import save_hf
+from tests.checkpoints.small import save_t5x
 
 safetensors = pytest.importorskip(
     "safetensors.numpy", reason="Hugging Face checkpoints need safetensors: the test extra")
-
-CONFIG = T5Config(vocab_size=40, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=12,
-                  num_encoder_layers=1, num_decoder_layers=1).to_dict()
-HF_CONFIG = {
-    "model_type": "t5", "vocab_size": 40, "d_model": 8, "num_heads": 2, "d_kv": 4, "d_ff": 12,
-    "num_layers": 1, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-
-
-def params():
-  rng = np.random.default_rng(0)
-  return {name: rng.standard_normal(shape).astype(np.float32)
-          for name, shape in mapping.parameter_shapes(CONFIG).items()}
-
-
-def save_t5x(path, config=CONFIG, arrays=None):
-  path.mkdir()
-  refs = {name: in_memory(values) for name, values in (arrays or params()).items()}
-  t5x_write.write(path, config, refs, None, Reading())
-  return path / "checkpoint_0"
-
-
-def save_hf(path, config=HF_CONFIG, arrays=None, shards=1):
-  path.mkdir()
-  table = mapping.hf_table(CONFIG)
-  stored = {table[name].name: np.ascontiguousarray(v.T if table[name].transposed else v)
-            for name, v in (arrays or params()).items()}
-  (path / "config.json").write_text(json.dumps(config))
-  if shards == 1:
-    safetensors.save_file(stored, path / "model.safetensors")
-    return path
-  placed = {key: f"model-{i % shards}.safetensors" for i, key in enumerate(stored)}
-  for file in set(placed.values()):
-    safetensors.save_file({k: v for k, v in stored.items() if placed[k] == file}, path / file)
-  (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
-  return path
-
 
 def array(folder, name="target.decoder.logits_dense.kernel"):
   return folder / name
@@ -156,7 +120,7 @@ HF = {
                       "decoder_start_token_id 2; expected 0"),
     "not a number": (
         lambda f: overwrite(f / "model.safetensors", lambda b: b[:-4] + b"\x00\x00\xc0\x7f"),
-        "a forward pass is not finite from "),
+        "holds nan (1 of "),
 }
 
 

@@ -41,4 +41,4 @@ def test_mistakes(mistake, args, expected):
 def test_a_baseline_that_is_not_installed(mistake, monkeypatch):
   monkeypatch.setattr(peers, "_installed", lambda package: False)
   assert "git clone" in mistake("bench", "--baseline=t5x")
-  assert "pip install torch" in mistake("bench", "--baseline=hf")
+  assert "specdec-jax[bench]" in mistake("bench", "--baseline=hf")

@@ -40,8 +40,8 @@ class _Entry:
     self.module, self.make, self.needs, self.how = module, make, needs, how
 
 
-_HOW_HF = "pip install torch transformers"
-_HOW_CT2 = "pip install ctranslate2 torch transformers"
+_HOW_HF = "pip install 'specdec-jax[bench]'"
+_HOW_CT2 = "pip install 'specdec-jax[bench]'"
 _HOW_T5X = ("it is not on the package index: git clone https://github.com/google-research/t5x "
             "and put the clone on PYTHONPATH")
 _ENTRIES = {

@@ -6,6 +6,9 @@ import pathlib
 from typing import Any
 
 _ACTIVATIONS = ("gelu", "relu", "silu", "linear")
+# What goes into loops and tables; far above any T5, so that no file makes them endless.
+_MOST = {"num_encoder_layers": 4096, "num_decoder_layers": 4096, "relpos_num_buckets": 2**16,
+         "relpos_max_distance": 2**16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +71,17 @@ class T5Config:
         "relpos_max_distance",
     ):
       value = getattr(self, name)
-      if not isinstance(value, int) or value < 1:
-        raise ValueError(f"T5Config.{name} is {value!r}; expected a positive integer")
+      most = _MOST.get(name, 2**31 - 1)
+      if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ValueError(f"T5Config.{name} is {value!r}; expected a positive integer, at most "
+                         f"{most}")
     used = self.used_vocab_size
     if used is not None and not (isinstance(used, int) and 1 <= used <= self.vocab_size):
       raise ValueError(f"T5Config.used_vocab_size is {used!r}; expected None or an integer from "
                        f"1 to vocab_size, which is {self.vocab_size}")
+    rate = self.dropout_rate
+    if isinstance(rate, bool) or not isinstance(rate, float | int) or not 0 <= rate < 1:
+      raise ValueError(f"T5Config.dropout_rate is {rate!r}; expected a number from 0 to below 1")
     epsilon = self.layer_norm_epsilon
     if not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
       raise ValueError(f"T5Config.layer_norm_epsilon is {epsilon!r}; expected a small number")
