@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import gin_files
+from specdec.cli import hosts
 from specdec.cli.flags import Flags
 from specdec.errors import SpecdecError
 
@@ -133,7 +134,8 @@ def operative(flags: Flags, settings: "Settings", costs: "Costs | None") -> str:
                         if v is not None or defaults[k] is not None},
            "load_pair": pair, "Costs": dataclasses.asdict(costs) if costs else {},
            flags.command: {name: getattr(flags, name) for name in gin_files.parameters(
-               gin_files.configurables()[flags.command]) if name != "overwrite"}}
+               gin_files.configurables()[flags.command])
+               if name not in ("overwrite", *hosts.FLAGS)}}
   kept = {name: {k: v for k, v in values.items() if v is not None and v != []}
           for name, values in bound.items()}
   return gin_files.text(kept)
