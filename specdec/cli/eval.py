@@ -102,17 +102,18 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     raise SpecdecError(f"eval takes its texts from a task, and {args[0]!r} was typed; name a "
                        "--task or local files")
   bound = gin_bindings.of_flags(flags)
-  given = decoding.settings(flags, bound)
-  if flags.baseline == "plain" and (given["mode"] == "plain" or given.get("gamma") == 0):
-    raise SpecdecError("--baseline=plain compares with plain decoding, which this is itself; drop "
-                       "it, or decode speculatively")
-  if flags.num_examples is not None:
-    whole("num_examples", flags.num_examples, 1, 2**31)
-  task = _task(flags)
-  allowed = decoding.read_allowed(flags)
-  pairs.check(flags)
   with contextlib.ExitStack() as stack:
+    # First of all, so that whatever one host lacks is told by all of them.
     group = hosts.join(flags, stack)
+    given = decoding.settings(flags, bound)
+    if flags.baseline == "plain" and (given["mode"] == "plain" or given.get("gamma") == 0):
+      raise SpecdecError("--baseline=plain compares with plain decoding, which this is itself; "
+                         "drop it, or decode speculatively")
+    if flags.num_examples is not None:
+      whole("num_examples", flags.num_examples, 1, 2**31)
+    task = _task(flags)
+    allowed = decoding.read_allowed(flags)
+    pairs.check(flags)
     folder, lines = None, None
     if flags.output_dir is not None and group.process_id == 0:
       folder = outputs.claim_folder("--output_dir", flags.output_dir,

@@ -96,23 +96,21 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   from specdec.engine.settings import whole
 
   bound = gin_bindings.of_flags(flags)
-  given = decoding.settings(flags, bound)
-  for name in PER_ROW:
-    if isinstance(given.get(name), list | tuple):
-      raise SpecdecError(f"Settings.{name} is a list, a value per input; specdec infer expects one "
-                         "value for all inputs")
-  whole("shard_size", flags.shard_size, 1, 2**31)
-  if args:
-    raise SpecdecError(f"there are texts ({args[0]!r}); specdec infer reads an --input_file, and "
-                       "specdec generate takes texts")
-  _check_input(flags)
-  allowed = decoding.read_allowed(flags)
-  pairs.check(flags)
   with contextlib.ExitStack() as stack:
+    # First of all, so that whatever one host lacks is told by all of them.
     group = hosts.join(flags, stack)
-    if group.num_processes > 1 and flags.input_file == "-":
-      raise SpecdecError("--input_file is -, and several processes read it; give a file that all "
-                         "hosts see")
+    given = decoding.settings(flags, bound)
+    for name in PER_ROW:
+      if isinstance(given.get(name), list | tuple):
+        raise SpecdecError(f"Settings.{name} is a list, a value per input; specdec infer expects "
+                           "one value for all inputs")
+    whole("shard_size", flags.shard_size, 1, 2**31)
+    if args:
+      raise SpecdecError(f"there are texts ({args[0]!r}); specdec infer reads an --input_file, and "
+                         "specdec generate takes texts")
+    _check_input(flags, group)
+    allowed = decoding.read_allowed(flags)
+    pairs.check(flags)
     stopped = _Stop(group)
     if group.num_processes > 1:
       # The others would take a process that just ends for one that has failed.
@@ -123,8 +121,11 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   return 0
 
 
-def _check_input(flags: Flags) -> None:
+def _check_input(flags: Flags, group: "Group | Alone") -> None:
   """Refuses a missing or a second input, and what does not belong to the one there is."""
+  if group.num_processes > 1 and flags.input_file == "-":
+    raise SpecdecError("--input_file is -, and several processes read it; give a file that all "
+                       "hosts see")
   if flags.input_file is not None and flags.seqio_task is not None:
     raise SpecdecError("--input_file does not go with --seqio_task; drop one of the two")
   if not (flags.input_file or flags.seqio_task) or not flags.output_dir:

@@ -1,6 +1,7 @@
 """Which process of how many this is: by what was typed, the environment, or the cluster."""
 
 from collections.abc import Mapping
+import importlib.util
 import os
 
 from specdec.engine.hosts import Layout
@@ -87,6 +88,8 @@ def _of_cloud_tpu(environment: Mapping[str, str], timeout_s: float) -> Layout | 
   """A slice of Cloud TPU with several hosts, whose devices work together or not at all."""
   if "tpu" not in (environment.get("JAX_PLATFORMS") or "tpu"):
     return None
+  if importlib.util.find_spec("libtpu") is None and not environment.get("TPU_LIBRARY_PATH"):
+    return None  # Without it there are no TPUs, and nobody has to wait for jax to say so.
   cluster = _cloud_tpu()
   if cluster is None:
     return None

@@ -152,7 +152,8 @@ class Group:
     self._silence_s = silence_s
     self._stop_asked = threading.Event()
     self._over = threading.Event()
-    self._failing = threading.Lock()
+    # Each is taken once, and kept.
+    self._failing, self._passing_on = threading.Lock(), threading.Lock()
     self._names = {layout.process_id: socket.gethostname()}
     # What processes say to each other lies on a board of process 0.
     self._board = _Board(self.num_processes) if not self.process_id else None
@@ -299,6 +300,7 @@ class Group:
       return
     if self._board is not None:
       self._board.wait_for_partings(_PARTING_S)
+    self._pass_on_stop()
     self._over.set()
     for line in self._lines.values():
       line.say({"type": "parting"})
@@ -384,35 +386,39 @@ class Group:
 
   def _beat(self) -> None:
     """Says that this process is alive, and passes on a request to stop."""
-    told = False
     while not self._over.is_set():
       if self._stop_asked.is_set():
-        if not told:
-          for line in self._lines.values():
-            line.say({"type": "stop"})
-          told = True
+        self._pass_on_stop()
         time.sleep(self._silence_s / _STEPS)
       else:
         self._stop_asked.wait(self._silence_s / _STEPS)
       for line in self._lines.values():
         line.say({"type": "beat"})
 
+  def _pass_on_stop(self) -> None:
+    if self._stop_asked.is_set() and self._passing_on.acquire(blocking=False):
+      for line in self._lines.values():
+        line.say({"type": "stop"})
+
   def _fail(self, text: str, told_by: int | None = None) -> None:
     """Another process has failed: says so in a line and ends this one, whatever it does."""
     if self._over.is_set() or not self._failing.acquire(blocking=False):
       return
-    for process, line in self._lines.items():
-      if process != told_by:
-        line.say({"type": "failed", "text": text})
     try:
-      kept = self.kept()
-    except (OSError, SpecdecError):
-      kept = ""
-    message = f"specdec: {text}; {self.name(self.process_id)} stops" + (kept and f"; {kept}")
-    print(" ".join(message.split()), file=sys.stderr, flush=True)
-    self._let_read()
-    # The main thread may be in the middle of a program on the device.
-    os._exit(FAILED)
+      for process, line in self._lines.items():
+        if process != told_by:
+          line.say({"type": "failed", "text": text})
+      try:
+        kept = self.kept()
+      except (OSError, SpecdecError):
+        kept = ""
+      message = f"specdec: {text}; {self.name(self.process_id)} stops" + (kept and f"; {kept}")
+      print(" ".join(message.split()), file=sys.stderr, flush=True)
+      self._let_read()
+    finally:
+      # The main thread may be in the middle of a program on the device, and nobody may be
+      # reading what was said; this process ends all the same.
+      os._exit(FAILED)
 
   def __enter__(self) -> "Group":
     return self

@@ -14,6 +14,8 @@ import pytest
 
 import specdec
 from specdec.cli.main import run
+from specdec.engine.run_folder import RunFolder
+from specdec.errors import SpecdecError
 from specdec.testing import tiny
 
 needs_seqio = pytest.mark.skipif(
@@ -60,7 +62,11 @@ def launch(commands, folder, changes=()):
 
 def ended(processes):
   """Codes and what was said on standard error."""
-  said = [process.communicate(timeout=300)[1] for process in processes]
+  try:
+    said = [process.communicate(timeout=300)[1] for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
   return [process.returncode for process in processes], said
 
 
@@ -89,28 +95,29 @@ def folder(tmp_path, monkeypatch):
 
 def test_killed_and_asked_to_end_two_processes_end_like_one(saved_pair, folder):
   """Real processes, a real SIGKILL and a real SIGTERM, and the same command each time."""
+  (folder / "in.txt").write_text("\n".join(TEXTS * 8) + "\n", encoding="utf-8")
   assert run(infer(saved_pair, "whole")) == 0
   whole, command = shards("whole"), infer(saved_pair, "out")
-  assert len(whole) == 12
+  assert len(whole) == 96
 
   processes = launch([command], folder)
   wait_for_shards("out", 1, processes)
   processes[1].send_signal(signal.SIGKILL)
   (code, _), (err, _) = ended(processes)
   assert code == 2 and "process 1 of 2" in err and "is gone" in err
-  assert "of 12 shards are in out; the same command goes on" in err and err.count("\n") == 1
+  assert "of 96 shards are in out; the same command goes on" in err and err.count("\n") == 1
   kept = shards("out")
-  assert 0 < len(kept) < 12 and not (folder / "out" / "summary.json").exists()
+  assert 0 < len(kept) < 96 and not (folder / "out" / "summary.json").exists()
 
   processes = launch([command], folder)
   wait_for_shards("out", len(kept) + 1, processes)
-  # While they are at it, another job is refused, in one process or several.
-  assert run(command) == 2
+  with pytest.raises(SpecdecError, match="another process is writing to out"):
+    RunFolder("out", {}, 96)  # As another job does.
   processes[1].send_signal(signal.SIGTERM)
   codes, said = ended(processes)
   assert codes == [130, 130] and "ending after this shard" in said[1]
-  assert all("of 12 shards are in out; the same command goes on" in err for err in said)
-  assert len(kept) < len(shards("out")) <= 12
+  assert all("of 96 shards are in out; the same command goes on" in err for err in said)
+  assert len(kept) < len(shards("out")) <= 96
 
   codes, said = ended(launch([command], folder))
   assert codes == [0, 0] and "written to out" in said[0] and said[1] == ""
@@ -124,7 +131,8 @@ def test_every_kind_of_drafter_gives_the_ids_of_one_process(saved_pair, folder):
   drafters = ("copy", "uniform", f"copy:gamma=1+{saved_pair}/drafter")
   commands = [infer(saved_pair, f"out{i}", f"--drafter={drafter}", "--shard_size=16")
               for i, drafter in enumerate(drafters)]
-  processes = launch([*commands, infer(saved_pair, "auto", "--gamma=auto", "--shard_size=16")],
+  processes = launch([*commands, infer(saved_pair, "auto", "--gamma=auto", "--max_decode_len=3",
+                                              "--shard_size=16")],
                      folder)
   codes, said = ended(processes)
   assert codes == [0, 0], said

@@ -29,6 +29,7 @@ with Group(Layout(f"127.0.0.1:{port}", int(count), int(index)), 20, float(silenc
   group.kept = lambda: "3 of 7 shards are in out"
   print("there", flush=True)
   if act == "fail":
+    time.sleep(1)
     raise SpecdecError("the disk is full")
   if act == "wait":
     group.wait("never")
@@ -146,6 +147,14 @@ def test_when_a_process_is_killed_all_others_stop_and_name_it(start, victim):
       assert f"process {victim} of 3 ({socket.gethostname()}) is gone" in err
       assert f"process {i} of 3" in err and "3 of 7 shards are in out" in err
   assert time.monotonic() - begin < 10
+
+
+def test_a_process_stops_also_where_nobody_reads_what_it_says(start):
+  processes = start("work", "wait")
+  processes[1].stderr.close()
+  processes[0].send_signal(signal.SIGKILL)
+  assert processes[1].wait(timeout=30) == 2
+  processes[1].stderr = None
 
 
 def test_a_process_that_falls_silent_counts_as_dead(start):
