@@ -10,6 +10,7 @@ from typing import Any
 from specdec.cli import decoding
 from specdec.cli import faults
 from specdec.cli import gin_bindings
+from specdec.cli import hosts
 from specdec.cli import outputs
 from specdec.cli import pairs
 from specdec.cli import progress
@@ -19,6 +20,8 @@ from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.data.tasks.local import LocalTask
+  from specdec.engine.hosts import Alone
+  from specdec.engine.hosts import Group
   from specdec.evaluation.evaluate import Evaluation
   from specdec.evaluation.evaluate import Side
 
@@ -33,7 +36,8 @@ Usage
 Tasks are those of seqio (pip install 'specdec-jax[seqio]'), over TensorFlow Datasets or
 over local files. Metrics go to standard output, and with --output_dir into
 results.json, with every prediction in predictions.jsonl and all that took effect in
-operative.gin."""
+operative.gin. Started on several hosts at once, they share the examples, and process 0
+measures and writes (docs/scale.md says how)."""
 
 OUTRO = """\
 Examples
@@ -86,6 +90,7 @@ def make_flags() -> Flags:
   flags.text("output_dir", None, "DIR", "folder for predictions.jsonl, results.json and "
              "operative.gin")
   flags.switch("overwrite", "replace the files of another run")
+  hosts.add_flags(flags)
   gin_bindings.add_flags(flags)
   return flags
 
@@ -98,24 +103,28 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     raise SpecdecError(f"eval takes its texts from a task, and {args[0]!r} was typed; name a "
                        "--task or local files")
   bound = gin_bindings.of_flags(flags)
-  given = decoding.settings(flags, bound)
-  if flags.baseline == "plain" and (given["mode"] == "plain" or given.get("gamma") == 0):
-    raise SpecdecError("--baseline=plain compares with plain decoding, which this is itself; drop "
-                       "it, or decode speculatively")
-  if flags.num_examples is not None:
-    whole("num_examples", flags.num_examples, 1, 2**31)
-  task = _task(flags)
-  allowed = decoding.read_allowed(flags)
-  pairs.check(flags)
   with contextlib.ExitStack() as stack:
+    # First of all, so that whatever one host lacks is told by all of them.
+    group = hosts.join(flags, stack)
+    given = decoding.settings(flags, bound)
+    if flags.baseline == "plain" and (given["mode"] == "plain" or given.get("gamma") == 0):
+      raise SpecdecError("--baseline=plain compares with plain decoding, which this is itself; "
+                         "drop it, or decode speculatively")
+    if flags.num_examples is not None:
+      whole("num_examples", flags.num_examples, 1, 2**31)
+    task = _task(flags)
+    allowed = decoding.read_allowed(flags)
+    pairs.check(flags)
     folder, lines = None, None
-    if flags.output_dir is not None:
+    if flags.output_dir is not None and group.process_id == 0:
       folder = outputs.claim_folder("--output_dir", flags.output_dir,
                                     (_PREDICTIONS, _RESULTS, _OPERATIVE), flags.overwrite)
       lines = stack.enter_context(
           outputs.OutputFile("--output_dir", str(folder / _PREDICTIONS), flags.overwrite))
     with faults.in_a_line(faults.DECODING):
-      found = _evaluate(flags, task, given, bound, allowed, folder, lines)
+      found = _evaluate(flags, task, given, bound, allowed, folder, lines, group)
+    if found is None:
+      return 0
     if folder is not None:
       _write(flags, folder, found)
   show(found)
@@ -169,7 +178,7 @@ def _task(flags: Flags) -> "str | LocalTask":
 
 def _evaluate(flags: Flags, task: "str | LocalTask", given: dict[str, Any],
               bound: gin_bindings.Bound, allowed: list[str] | None, folder: pathlib.Path | None,
-              lines: outputs.OutputFile | None) -> "Evaluation":
+              lines: outputs.OutputFile | None, group: "Group | Alone") -> "Evaluation | None":
   with progress.status() as say:
     say("starting seqio")
     from specdec.evaluation import evaluate
@@ -186,11 +195,11 @@ def _evaluate(flags: Flags, task: "str | LocalTask", given: dict[str, Any],
     raise SpecdecError(f"--task={flags.task} is a task of the pair {pair.name}, and with local "
                        f"files only a name; for its prefix type "
                        f"--prefix={pair.tasks[flags.task]!r}, for none --prefix=")
-  options: dict[str, Any] = {"prompt": flags.prompt, "costs": bound.costs}
+  options: dict[str, Any] = {"prompt": flags.prompt, "costs": bound.costs, "group": group}
   if allowed is not None:
     options["logits_fn"] = decoding.allowed_sequences(pair, allowed, flags.allowed_file, given)
   count = len(examples) * given["num_decodes"]
-  if progress.wanted(count, output_elsewhere=True):
+  if group.num_processes == 1 and progress.wanted(count, output_elsewhere=True):
     # Of the time that both sides take, the speed shown has its own alone.
     options["watch"] = lambda records, clock: progress.track(
         records, count, lambda: clock.seconds)

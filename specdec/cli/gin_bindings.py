@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from specdec.cli import gin_files
+from specdec.cli import hosts
 from specdec.cli.flags import Flags
 from specdec.errors import SpecdecError
 
@@ -143,7 +144,7 @@ def operative(flags: Flags, settings: "Settings", costs: "Costs | None") -> str:
            "load_pair": pair, "Costs": dataclasses.asdict(costs) if costs else {},
            flags.command: {name: getattr(flags, name) for name in gin_files.parameters(
                gin_files.configurables()[flags.command])
-                          if name not in _NO_PART}}
+                if name not in (*_NO_PART, *hosts.FLAGS)}}
   kept = {name: {k: v for k, v in values.items() if v is not None and v != []}
           for name, values in bound.items()}
   return gin_files.text(kept)

@@ -17,6 +17,7 @@ from specdec import version
 from specdec.cli import decoding
 from specdec.cli import faults
 from specdec.cli import gin_bindings
+from specdec.cli import hosts
 from specdec.cli import outputs
 from specdec.cli import pairs
 from specdec.cli import progress
@@ -26,6 +27,8 @@ from specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
   from specdec.data.lines import LineFile
+  from specdec.engine.hosts import Alone
+  from specdec.engine.hosts import Group
   from specdec.engine.infer import Inference
   from specdec.engine.run_folder import RunFolder
 
@@ -39,7 +42,9 @@ Usage
 Each shard is a file of JSON lines, a line per output in the order of the inputs. It is
 there whole or not at all. Killed at any moment, the same command goes on where it was,
 and the files are the same, byte for byte, as if nothing had happened. A line that
-cannot be decoded becomes a line with an "error". summary.json counts what there is."""
+cannot be decoded becomes a line with an "error". summary.json counts what there is.
+
+Started on several hosts at once, they share the shards (docs/scale.md says how)."""
 
 OUTRO = """\
 Examples
@@ -47,7 +52,9 @@ Examples
   specdec infer --input_file=in.jsonl --field=text --output_dir=out --shard_size=10000
   specdec infer --input_file=in.tsv --field=2 --output_dir=out --gamma=auto
   specdec infer --gin_file=runs/infer.gin --gin.INPUT="'in.txt'" --gin.OUTPUT="'out'"
-  specdec infer --gin_file=out/operative.gin --output_dir=again"""
+  specdec infer --gin_file=out/operative.gin --output_dir=again
+  specdec infer --input_file=in.txt --output_dir=/shared/out \\
+    --coordinator_address=10.0.0.2:8476 --num_processes=2 --process_id=0"""
 
 # What other files of the folder are called.
 _OPERATIVE, _SUMMARY = "operative.gin", "summary.json"
@@ -78,6 +85,7 @@ def make_flags() -> Flags:
   pairs.add_flags(flags)
   pairs.add_run_flags(flags)
   decoding.add_flags(flags, per_input=False)
+  hosts.add_flags(flags)
   gin_bindings.add_flags(flags)
   return flags
 
@@ -88,27 +96,36 @@ def main(flags: Flags, args: Sequence[str]) -> int:
   from specdec.engine.settings import whole
 
   bound = gin_bindings.of_flags(flags)
-  given = decoding.settings(flags, bound)
-  for name in PER_ROW:
-    if isinstance(given.get(name), list | tuple):
-      raise SpecdecError(f"Settings.{name} is a list, a value per input; specdec infer expects one "
-                         "value for all inputs")
-  whole("shard_size", flags.shard_size, 1, 2**31)
-  if args:
-    raise SpecdecError(f"there are texts ({args[0]!r}); specdec infer reads an --input_file, and "
-                       "specdec generate takes texts")
-  _check_input(flags)
-  allowed = decoding.read_allowed(flags)
-  pairs.check(flags)
   with contextlib.ExitStack() as stack:
+    # First of all, so that whatever one host lacks is told by all of them.
+    group = hosts.join(flags, stack)
+    given = decoding.settings(flags, bound)
+    for name in PER_ROW:
+      if isinstance(given.get(name), list | tuple):
+        raise SpecdecError(f"Settings.{name} is a list, a value per input; specdec infer expects "
+                           "one value for all inputs")
+    whole("shard_size", flags.shard_size, 1, 2**31)
+    if args:
+      raise SpecdecError(f"there are texts ({args[0]!r}); specdec infer reads an --input_file, and "
+                         "specdec generate takes texts")
+    _check_input(flags, group)
+    allowed = decoding.read_allowed(flags)
+    pairs.check(flags)
+    stopped = _Stop(group)
+    if group.num_processes > 1:
+      # The others would take a process that just ends for one that has failed.
+      stack.enter_context(stopped)
     lines = stack.enter_context(_lines(flags))
     with faults.in_a_line(faults.DECODING):
-      _run(flags, bound, given, lines, allowed, stack)
+      _run(flags, bound, given, lines, allowed, stack, group, stopped)
   return 0
 
 
-def _check_input(flags: Flags) -> None:
+def _check_input(flags: Flags, group: "Group | Alone") -> None:
   """Refuses a missing or a second input, and what does not belong to the one there is."""
+  if group.num_processes > 1 and flags.input_file == "-":
+    raise SpecdecError("--input_file is -, and several processes read it; give a file that all "
+                       "hosts see")
   if flags.input_file is not None and flags.seqio_task is not None:
     raise SpecdecError("--input_file does not go with --seqio_task; drop one of the two")
   if not (flags.input_file or flags.seqio_task) or not flags.output_dir:
@@ -123,10 +140,11 @@ def _check_input(flags: Flags) -> None:
 
 
 def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: "LineFile",
-         allowed: list[str] | None, stack: contextlib.ExitStack) -> None:
+         allowed: list[str] | None, stack: contextlib.ExitStack, group: "Group | Alone",
+         stopped: "_Stop") -> None:
   from specdec.engine import fingerprint
+  from specdec.engine.hosts import shares
   from specdec.engine.infer import Inference
-  from specdec.engine.run_folder import RunFolder
 
   pair = pairs.load(flags, pairs.dtype(flags))
   logits_fn = None
@@ -142,20 +160,51 @@ def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: 
       "dtype": pair.target.config.dtype, "drafter": pair.drafter.name,
       "weights": fingerprint.fingerprint(pair), "shard_size": flags.shard_size,
       "input": {"sha256": lines.digest, "format": lines.kind, "field": lines.field}}
+  folder, left = _open(flags, work, identity, stack, group)
+  done = lambda: f"{len(folder.done())} of {work.shards} shards are in {flags.output_dir}"
+  group.kept = lambda: f"{done()}; the same command goes on"
+  if group.process_id == 0:
+    folder.write(_OPERATIVE, gin_bindings.operative(flags, work.settings, work.costs))
+    if len(left) < work.shards:
+      print(f"{work.shards - len(left)} of {work.shards} shards are there already; going on",
+            file=sys.stderr)
+  with contextlib.nullcontext() if group.num_processes > 1 else stopped:
+    with _progress(work, folder, group) as tell:
+      finished = work.run(folder, outputs.to_json, tell, stopped, shares(group, "shards", left))
+  ends = group.gather("finished", finished)
+  if group.process_id == 0:
+    finished = all(ends)
+    if finished:
+      folder.wait_for(left)
+      _summarise(flags, work, folder)
+    group.publish("finished", finished)
+  if not group.wait("finished"):
+    group.finish()
+    raise KeyboardInterrupt(f"{done()}; the same command goes on")
+
+
+def _open(flags: Flags, work: "Inference", identity: dict[str, Any], stack: contextlib.ExitStack,
+          group: "Group | Alone") -> "tuple[RunFolder, list[int]]":
+  """The folder, and the shards that are to be decoded; the same in all processes."""
+  from specdec.engine.run_folder import RunFolder
+
+  if group.process_id == 0:
+    folder = stack.enter_context(
+        RunFolder(flags.output_dir, identity, work.shards, flags.overwrite))
+    work.pin(folder)
+    left = sorted(set(range(work.shards)) - set(folder.done()))
+    token = folder.share() if group.num_processes > 1 else ""
+    group.publish("begin", {"token": token, "left": left})
+    return folder, left
+  begin = group.wait("begin")
   folder = stack.enter_context(
-      RunFolder(flags.output_dir, identity, work.shards, flags.overwrite))
+      RunFolder(flags.output_dir, identity, work.shards, token=begin["token"]))
   work.pin(folder)
-  folder.write(_OPERATIVE, gin_bindings.operative(flags, work.settings, work.costs))
-  stopped = _Stop()
-  done = sum(map(folder.is_done, range(work.shards)))
-  if done:
-    print(f"{done} of {work.shards} shards are there already; going on", file=sys.stderr)
-  with stopped, _progress(work, folder) as tell:
-    finished = work.run(folder, outputs.to_json, tell, stopped)
-  if not finished:
-    done = sum(map(folder.is_done, range(work.shards)))
-    raise KeyboardInterrupt(f"{done} of {work.shards} shards are in {flags.output_dir}; the same "
-                            "command goes on")
+  return folder, begin["left"]
+
+
+def _summarise(flags: Flags, work: "Inference", folder: "RunFolder") -> None:
+  """Counts what became of the inputs, in a file and in a line."""
   counts = work.counts(folder)
   folder.write(_SUMMARY, json.dumps(dataclasses.asdict(counts) | {
       "alpha": counts.accepted / counts.tested if counts.tested else None,
@@ -163,21 +212,21 @@ def _run(flags: Flags, bound: gin_bindings.Bound, given: dict[str, Any], lines: 
       "lossless": work.settings.lossless, "shards": work.shards}, indent=1))
   totals.report(counts, work.settings, flags.output_dir)
   if counts.failed:
-    print(f"warning: {counts.failed} of {lines.count} inputs could not be decoded; their lines "
-          "say why, in \"error\"", file=sys.stderr)
+    print(f"warning: {counts.failed} of {work.lines.count} inputs could not be decoded; their "
+          "lines say why, in \"error\"", file=sys.stderr)
 
 
 class _Stop:
-  """Whether the run was asked to end: a first SIGTERM lets it finish its shard."""
+  """Whether the run was asked to end: a first SIGTERM lets every process finish its shard."""
 
-  def __init__(self):
-    self._asked = False
+  def __init__(self, group: "Group | Alone"):
+    self._group = group
 
   def __call__(self) -> bool:
-    return self._asked
+    return self._group.stopping
 
   def _ask(self, number: int, frame: Any) -> None:
-    self._asked = True
+    self._group.stop()
     print("ending after this shard", file=sys.stderr)
 
   def __enter__(self) -> "_Stop":
@@ -239,11 +288,12 @@ def _task(flags: Flags) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _progress(work: "Inference", folder: "RunFolder") -> Iterator[Callable[[dict], None]]:
-  """A bar over the inputs, on a terminal."""
+def _progress(work: "Inference", folder: "RunFolder", group: "Group | Alone"
+              ) -> Iterator[Callable[[dict], None]]:
+  """A bar over the inputs, on a terminal; none where others do part of them."""
   left = sum(min(work.shard_size, work.lines.count - shard * work.shard_size)
              for shard in range(work.shards) if not folder.is_done(shard))
-  if not progress.wanted(left, output_elsewhere=True):
+  if group.num_processes > 1 or not progress.wanted(left, output_elsewhere=True):
     yield lambda record: None
     return
   with progress.bar(left * work.settings.num_decodes) as bar:

@@ -142,8 +142,9 @@ def _wanted(flags: Flags, target: str, drafter: str, dtype: str, model: int | No
                        f"expected a multiple of {axes['data']}")
   return plan.Wanted(
       _config(target, "target").replace(dtype=dtype), small,
-      flags.gamma if drafter != "none" else 0, flags.batch_size, flags.source_len, flags.max_decode_len, axes["data"],
-      model or axes["model"], flags.drafter_layout == "whole")
+      flags.gamma if drafter != "none" else 0, flags.batch_size, flags.source_len,
+      flags.max_decode_len, axes["data"], model or axes["model"],
+      flags.drafter_layout == "whole")
 
 
 def _plan(flags: Flags, wanted: "Wanted", memory: float, bandwidth: float | None) -> int:

@@ -5,6 +5,7 @@ within a shard, so an open shard that is decoded again comes out the same, byte 
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import json
@@ -127,7 +128,7 @@ class Inference:
 
   def run(self, folder: RunFolder, to_line: Callable[[dict[str, Any]], str],
           progress: Callable[[dict[str, Any]], None] = lambda record: None,
-          stop: Callable[[], bool] = lambda: False) -> bool:
+          stop: Callable[[], bool] = lambda: False, shards: Iterable[int] | None = None) -> bool:
     """Decodes the shards that are not there yet.
 
     Args:
@@ -135,6 +136,7 @@ class Inference:
       to_line: writes a record.
       progress: called with every record as it is decoded.
       stop: asked after every shard.
+      shards: only these, such as the share of one process; all of them when None.
 
     Returns:
       Whether all of them are there now.
@@ -142,7 +144,7 @@ class Inference:
     Raises:
       SpecdecError: the disk is full, or the like.
     """
-    for shard in range(self.shards):
+    for shard in range(self.shards) if shards is None else shards:
       if folder.is_done(shard):
         continue
       if stop():

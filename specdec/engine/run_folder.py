@@ -10,6 +10,8 @@ import fcntl
 import json
 import os
 import pathlib
+import secrets
+import time
 from typing import Any
 from typing import BinaryIO
 
@@ -18,6 +20,8 @@ from specdec.errors import SpecdecError
 _RUN = "run.json"
 _LOCK = ".lock"
 _PARTIAL = ".partial"
+# How long what one host has written may take to be seen by another.
+_SEEN_S, _LOOK_S = 60.0, 0.5
 _BESIDE = ("operative.gin", "summary.json", "predictions.jsonl", "results.json")
 
 
@@ -30,6 +34,7 @@ class RunFolder:
       it is.
     shards: how many there will be.
     overwrite: shards of another run are removed.
+    token: of `share` in another process, whose run this one joins; None to claim the folder.
 
   Attributes:
     path: the folder.
@@ -40,16 +45,19 @@ class RunFolder:
   """
 
   def __init__(self, path: str | pathlib.Path, identity: dict[str, Any], shards: int,
-               overwrite: bool = False):
+               overwrite: bool = False, token: str | None = None):
     self.path, self._identity, self.count = pathlib.Path(path), _plain(identity), shards
     self.pinned: dict[str, Any] = {}
+    if token is not None:
+      self._join(token)
+      return
     try:
       if not str(path) or (self.path.exists() and not self.path.is_dir()):
         raise SpecdecError(f"{path or repr(path)} is no folder; give the name of one")
       if not self.path.absolute().parent.is_dir():
         raise SpecdecError(f"there is no folder {self.path.parent}; create it first")
       self.path.mkdir(exist_ok=True)
-      self._lock: BinaryIO = open(self.path / _LOCK, "ab")
+      self._lock: BinaryIO = open(self.path / _LOCK, "a+b")
     except (OSError, ValueError) as error:
       raise self._failed(error) from error
     try:
@@ -67,6 +75,60 @@ class RunFolder:
       self._lock.close()
       raise
 
+  def share(self) -> str:
+    """Lets other processes join this run, and still nobody else.
+
+    Returns:
+      What they name to show that they mean this run, and see the same folder.
+
+    Raises:
+      SpecdecError: it cannot be written.
+    """
+    token = secrets.token_hex(8)
+    try:
+      self._lock.truncate(0)
+      self._lock.write(token.encode())
+      self._lock.flush()
+      os.fsync(self._lock.fileno())
+      fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+      raise self._failed(error) from error
+    return token
+
+  def _join(self, token: str) -> None:
+    """Works on a run that another process has claimed."""
+    until = time.monotonic() + _SEEN_S
+    while not self._is_shared(token):
+      if time.monotonic() > until:
+        raise SpecdecError(f"{self.path} here is not the folder that process 0 writes to; give "
+                           "all processes one folder that all hosts see")
+      time.sleep(_LOOK_S)
+    found = self._read_run() or {}
+    self.pinned = found.get("pinned") or {}
+    if found.get("identity") != self._identity:
+      raise SpecdecError(f"this process and process 0 do different things"
+                         f"{self._differing(found, 'in process 0', 'here')}; start all with the "
+                         "same flags, models and input")
+
+  def _is_shared(self, token: str) -> bool:
+    try:
+      lock = open(self.path / _LOCK, "rb")
+    except FileNotFoundError:
+      return False
+    except OSError as error:
+      raise self._failed(error) from error
+    with contextlib.ExitStack() as stack:
+      stack.callback(lock.close)
+      try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+      except OSError:
+        return False
+      if lock.read() != token.encode():
+        return False
+      stack.pop_all()
+    self._lock = lock
+    return True
+
   def _claim(self, overwrite: bool) -> None:
     """Goes on with a run, begins one, or refuses what is there."""
     found = self._read_run()
@@ -78,7 +140,7 @@ class RunFolder:
       for old in (*self._shard_files(), *self._others()):
         old.unlink()
       self._write_run()
-    for left in self.path.glob(f"outputs-*-of-*.jsonl{_PARTIAL}"):
+    for left in self.path.glob(f"outputs-*-of-*.jsonl*{_PARTIAL}"):
       left.unlink()
 
   def _read_run(self) -> dict[str, Any] | None:
@@ -100,14 +162,18 @@ class RunFolder:
     if found == {}:
       raise SpecdecError(f"{self.path / _RUN} is broken, which says what run the shards belong to; "
                          "add --overwrite to replace them, or give another folder")
-    before = _flat((found or {}).get("identity") or {})
-    differing = [f"{name.rpartition('.')[2]} {before.get(name)!r} there, {value!r} now"
-                 for name, value in _flat(self._identity).items() if before.get(name) != value]
-    if before.get("input.sha256") != self._identity.get("input", {}).get("sha256"):
-      differing = ["the input has changed"]
-    what = f" ({'; '.join(differing[:3])})" if before and differing else ""
+    what = self._differing(found or {}, "there", "now")
     raise SpecdecError(f"{self.path} holds shards of another run{what}; add --overwrite to replace "
                        "them, or give another folder")
+
+  def _differing(self, found: dict[str, Any], there: str, here: str) -> str:
+    """What tells this run from the one that was found, in brackets."""
+    before = _flat(found.get("identity") or {})
+    differing = [f"{name.rpartition('.')[2]} {before.get(name)!r} {there}, {value!r} {here}"
+                 for name, value in _flat(self._identity).items() if before.get(name) != value]
+    if before.get("input.sha256") != self._identity.get("input", {}).get("sha256"):
+      differing = ["the input has changed" if here == "now" else "the inputs differ"]
+    return f" ({'; '.join(differing[:3])})" if before and differing else ""
 
   def _write_run(self) -> None:
     self.write(_RUN, json.dumps({"identity": self._identity, "pinned": self.pinned}, indent=1))
@@ -136,6 +202,24 @@ class RunFolder:
     """Whether a shard is there."""
     return self.shard_path(index).exists()
 
+  def done(self) -> list[int]:
+    """The shards that are there."""
+    return [index for index in range(self.count) if self.is_done(index)]
+
+  def wait_for(self, shards: Iterable[int]) -> None:
+    """Until shards that other hosts have written are seen here.
+
+    Raises:
+      SpecdecError: one of them never is.
+    """
+    until = time.monotonic() + _SEEN_S
+    for index in shards:
+      while not self.is_done(index):
+        if time.monotonic() > until:
+          raise SpecdecError(f"{self.shard_path(index)} was written and is not there; give all "
+                             "processes one folder that all hosts see")
+        time.sleep(_LOOK_S)
+
   def write_shard(self, index: int, lines: Iterable[str]) -> None:
     """Writes a shard as its lines come; when that fails, nothing of it stays.
 
@@ -153,7 +237,8 @@ class RunFolder:
     self._write(self.path / name, text.rstrip("\n").split("\n"))
 
   def _write(self, path: pathlib.Path, lines: Iterable[str]) -> None:
-    partial = path.with_name(path.name + _PARTIAL)
+    # A name that no other process writes to, should one of an ended job be left.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_PARTIAL}")
     try:
       with open(partial, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f:
         for line in lines:

@@ -29,8 +29,8 @@ class Clock:
   warm_up_s: float = 0.0
 
 
-def in_turns(jobs: Mapping[str, Job], clocks: Mapping[str, Clock]
-             ) -> Iterator[dict[str, list[Record]]]:
+def in_turns(jobs: Mapping[str, Job], clocks: Mapping[str, Clock], process: int = 0,
+             num_processes: int = 1) -> Iterator[dict[str, list[Record]]]:
   """Decodes the inputs of several jobs batch by batch, every batch in all of the ways.
 
   Which way goes first alternates, so that a machine that slows down or speeds up meanwhile
@@ -41,12 +41,14 @@ def in_turns(jobs: Mapping[str, Job], clocks: Mapping[str, Clock]
     jobs: on the same inputs with the same batch size, by the name of the way; with the costs
       that an automatic gamma needs.
     clocks: filled in, by the same names.
+    process: which of the processes that share the batches this is.
+    num_processes: how many there are.
 
   Yields:
-    The records of an input in each of the ways, input by input.
+    The records of an input in each of the ways, input by input; of this process's share.
   """
   first = next(iter(jobs.values()))
-  windows = plan(first)
+  windows = _share(plan(first), process, num_processes)
   for name, job in jobs.items():
     begin = time.perf_counter()
     for batch in _shapes(first, windows):
@@ -64,6 +66,15 @@ def in_turns(jobs: Mapping[str, Job], clocks: Mapping[str, Clock]
       order.reverse()
     for i in sorted(done[order[0]]):
       yield {name: done[name][i] for name in jobs}
+
+
+def _share(windows: list[list[Batch]], process: int, num_processes: int) -> list[list[Batch]]:
+  """Every so many batches: whole ones, as they are in a process alone, of all lengths."""
+  count, out = 0, []
+  for window in windows:
+    out.append([batch for i, batch in enumerate(window, count) if i % num_processes == process])
+    count += len(window)
+  return out
 
 
 def _shapes(job: Job, windows: list[list[Batch]]) -> list[Batch]:

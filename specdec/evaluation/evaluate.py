@@ -3,18 +3,24 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import hashlib
+import json
 from typing import Any
 
 import numpy as np
 
 from specdec.engine import calibrate
+from specdec.engine import fingerprint
+from specdec.engine import hosts
 from specdec.engine.costs import Costs
 from specdec.engine.job import Job
 from specdec.engine.job import from_ids
 from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
+from specdec.errors import SpecdecError
 from specdec.evaluation.decoding import Clock
 from specdec.evaluation.decoding import in_turns
 from specdec.evaluation.examples import Examples
@@ -99,6 +105,7 @@ class Evaluation:
     dtype: of the target's weights.
     side: as asked for.
     baseline: plain decoding of the same inputs; None where it was not asked for.
+    processes: that shared the examples; times are those of the slowest.
   """
 
   task: str
@@ -108,6 +115,7 @@ class Evaluation:
   dtype: str
   side: Side
   baseline: Side | None = None
+  processes: int = 1
 
   @property
   def time_ratio(self) -> float | None:
@@ -127,7 +135,7 @@ class Evaluation:
     """JSON-ready: the results file."""
     out: dict[str, Any] = {
         "task": self.task, "split": self.split, "examples": self.examples, **self.pair,
-        "dtype": self.dtype, **self.side.to_dict(), "timed": TIMED}
+        "dtype": self.dtype, **self.side.to_dict(), "processes": self.processes, "timed": TIMED}
     if self.baseline is not None:
       out["baseline"] = self.baseline.to_dict()
       out["time_ratio"] = self.time_ratio
@@ -140,7 +148,8 @@ def evaluate(pair: Pair, examples: Examples, *, baseline: bool = False, prompt: 
              logits_fn: Any = None, costs: Costs | None = None,
              watch: Watch = lambda records, clock: records,
              on_prediction: Callable[[Prediction], None] | None = None,
-             **settings: Any) -> Evaluation:
+             group: hosts.Alone | hosts.Group | None = None,
+             **settings: Any) -> Evaluation | None:
   """Decodes a split of a task, and measures what came out.
 
   Args:
@@ -153,29 +162,66 @@ def evaluate(pair: Pair, examples: Examples, *, baseline: bool = False, prompt: 
     watch: what records pass through while they are decoded, such as a progress bar, with the
       clock of what is asked for.
     on_prediction: called with each prediction as soon as it is there, in order.
+    group: of the processes that share the examples; None for this one alone.
     **settings: fields of `Settings`; limits of lengths are the task's otherwise.
 
+  Returns:
+    What was found; None in all processes but the first, which has the others' records too.
+
   Raises:
-    SpecdecError: a setting is out of range.
+    SpecdecError: a setting is out of range, or the processes are not started alike.
   """
+  group = group or hosts.Alone()
   settings = examples.limits() | settings
   ways = {"main": settings}
   if baseline:
     ways["plain"] = settings | {"mode": "plain"}
+  _agree(group, pair, examples, ways)
   predictor = _Predictor(pair, examples, ways, {
-      "prompt": prompt, "logits_fn": logits_fn, "costs": costs}, watch, on_prediction)
+      "prompt": prompt, "logits_fn": logits_fn, "costs": costs}, watch, on_prediction, group)
+  if group.process_id:
+    predictor.help()
+    return None
   sides = {way: predictor.side(way) for way in ways}
   about = {"pair": pair.name, "target": pair.target.name, "drafter": pair.drafter.name}
   return Evaluation(examples.task.name, examples.split, len(examples), about,
-                    str(pair.target.config.dtype), sides["main"], sides.get("plain"))
+                    str(pair.target.config.dtype), sides["main"], sides.get("plain"),
+                    group.num_processes)
+
+
+def _agree(group: hosts.Alone | hosts.Group, pair: Pair, examples: Examples,
+           ways: dict[str, dict[str, Any]]) -> None:
+  """Refuses processes that would not decode the same."""
+  if group.num_processes == 1:
+    return
+  inputs = hashlib.sha256(json.dumps(examples.inputs).encode()).hexdigest()
+  ours = {"settings": {way: json.dumps(settings, sort_keys=True, default=str)
+                       for way, settings in ways.items()},
+          "examples": inputs, "models": fingerprint.fingerprint(pair)}
+  if not group.process_id:
+    group.publish("evaluation", ours)
+  theirs = group.wait("evaluation")
+  differing = [name for name in ours if ours[name] != theirs[name]]
+  if differing:
+    raise SpecdecError(f"this process and process 0 have different {' and '.join(differing)}; "
+                       "start all with the same flags, models and data")
+
+
+class _Helped(Exception):
+  """A process has decoded its share; seqio has nothing more to do there."""
 
 
 class _Predictor:
-  """Decodes once, in several ways, when seqio's Evaluator asks for the first of them."""
+  """Decodes once, in several ways, when seqio's Evaluator asks for the first of them.
+
+  With other processes, each decodes its share of the batches, and the first takes all in.
+  """
 
   def __init__(self, pair: Pair, examples: Examples, ways: dict[str, dict[str, Any]],
                options: dict[str, Any], watch: Watch,
-               on_prediction: Callable[[Prediction], None] | None):
+               on_prediction: Callable[[Prediction], None] | None,
+               group: hosts.Alone | hosts.Group):
+    self._group = group
     self._pair, self._examples, self._ways, self._options = pair, examples, ways, options
     self._watch, self._on_prediction = watch, on_prediction
     self._clocks = {way: Clock() for way in ways}
@@ -207,19 +253,56 @@ class _Predictor:
     self._indices = [i for i, _ in rows]
     ids = [row for _, row in rows]
     self._jobs = {
-        way: calibrate.ready(from_ids(self._pair, ids, settings, **self._options))
+        way: self._ready(way, from_ids(self._pair, ids, settings, **self._options))
         for way, settings in self._ways.items()}
     for _ in self._watch(self._decoded(), self._clocks["main"]):
       pass
 
+  def help(self) -> None:
+    """Decodes this process's share for the first one, which computes the metrics."""
+    def predict_fn(dataset: Any, model_feature_shapes: Any = None) -> None:
+      del model_feature_shapes
+      self._decode(dataset)
+      raise _Helped
+
+    with contextlib.suppress(_Helped):
+      self._examples.evaluator.evaluate(compute_metrics=False, predict_fn=predict_fn)
+
+  def _ready(self, way: str, job: Job) -> Job:
+    """The job with the costs that automatic gamma goes by, the same in all processes."""
+    name = f"costs of {way}"
+    if not self._group.process_id:
+      job = calibrate.ready(job)
+      self._group.publish(name, job.costs and dataclasses.asdict(job.costs))
+      return job
+    costs = self._group.wait(name)
+    return dataclasses.replace(job, costs=costs and Costs(**costs))
+
   def _decoded(self) -> Iterable[Record]:
     """The records of the main way, once those of every way are kept."""
-    for records in in_turns(self._jobs, self._clocks):
+    rows = in_turns(self._jobs, self._clocks, self._group.process_id, self._group.num_processes)
+    for records in rows if self._group.num_processes == 1 else self._gathered(rows):
       for way, of_way in records.items():
         self._records[way] += of_way
       if self._on_prediction:
         self._on_prediction(self._prediction({way: r[-1] for way, r in records.items()}))
       yield from records["main"]
+
+  def _gathered(self, rows: Iterable[dict[str, list[Record]]]) -> Iterable[dict[str, list[Record]]]:
+    """The rows of all processes in order, in the first of them; none in the others."""
+    found = [{way: [record.to_dict() for record in of_way] for way, of_way in row.items()}
+             for row in rows]
+    clocks = {way: dataclasses.asdict(clock) for way, clock in self._clocks.items()}
+    shares = self._group.gather("records", {"rows": found, "clocks": clocks})
+    if shares is None:
+      return
+    for way, clock in self._clocks.items():
+      # They ran at the same time: what it took is what the slowest took.
+      clock.seconds = max(share["clocks"][way]["seconds"] for share in shares)
+      clock.warm_up_s = max(share["clocks"][way]["warm_up_s"] for share in shares)
+    every = [row for share in shares for row in share["rows"]]
+    for row in sorted(every, key=lambda row: row["main"][0]["index"]):
+      yield {way: [Record(**fields) for fields in of_way] for way, of_way in row.items()}
 
   def _prediction(self, records: dict[str, Record]) -> Prediction:
     main = records["main"]

@@ -24,7 +24,7 @@ def test_what_fits_is_listed_part_by_part(capsys):
 def test_what_does_not_fit_is_refused_with_what_would(capsys):
   code, _, err = said(capsys, "--target=xxl", "--drafter=small", "--device=v5e")
   assert code == 2 and err.count("\n") == 1 and "type --mesh=model:2" in err
-  code, _, err = said(capsys, "--target=xl", "--device=v5e", "--dtype=float32", "--batch_size=64")
+  code, _, err = said(capsys, "--target=xl", "--device=v5e", "--dtype=float32", "--batch_size=16")
   assert code == 2 and "--dtype=bfloat16" in err
 
 
