@@ -57,7 +57,7 @@ def measure(workload: Workload, *, repeats: int = 15, alphas: Sequence[float] = 
   subjects["drafter proposal"] = timing.Sampler(runs.propose(workload))
   readers = memory.readers(buffer_bytes)
   for name, read in readers.items():
-    subjects[name] = timing.Sampler(read)
+    subjects[name] = timing.Sampler(timing.one_by_one(read))
   others = []
   for make in peers:
     progress("preparing a baseline")

@@ -12,7 +12,7 @@ from typing import Any
 # A sample consists of calls that take so long together, so that the clock and the first
 # call after another subject's weigh little.
 _SAMPLE_S = 0.06
-_MAX_CALLS = 200
+_MIN_CALLS, _MAX_CALLS = 4, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,25 +109,33 @@ class Sampler:
   """Samples a short call: the mean over enough calls in a row.
 
   Args:
-    call: runs once and waits for the result.
+    calls: runs so many calls in a row and waits for the results.
   """
 
-  def __init__(self, call: Callable[[], object]):
-    self._call = call
-    self._call()  # Whatever happens on a first call happens here.
+  def __init__(self, calls: Callable[[int], object]):
+    self._calls = calls
+    self._calls(1)  # Whatever happens on a first call happens here.
     once = min(self._timed(1) for _ in range(2))
-    self._count = int(min(max(_SAMPLE_S / max(once, 1e-9), 1), _MAX_CALLS))
+    self._count = int(min(max(_SAMPLE_S / max(once, 1e-9), _MIN_CALLS), _MAX_CALLS))
 
   def _timed(self, count: int) -> float:
     begin = time.perf_counter()
-    for _ in range(count):
-      self._call()
+    self._calls(count)
     return (time.perf_counter() - begin) / count
 
   def __call__(self) -> float:
     # Once for nothing: threads and caches come from another subject.
-    self._call()
+    self._calls(1)
     return self._timed(self._count)
+
+
+def one_by_one(call: Callable[[], object]) -> Callable[[int], object]:
+  """What runs a call so many times, for `Sampler`."""
+  def several(count: int) -> None:
+    for _ in range(count):
+      call()
+
+  return several
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> Spread:

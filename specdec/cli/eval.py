@@ -239,6 +239,8 @@ def show(found: "Evaluation") -> None:
     outputs.print_line(f"{found.time_ratio:.2f}x: {speed} than plain decoding, batches of "
                        f"{settings.batch_size} in turns (compiling, tokenising and metrics aside)")
     outputs.print_line(f"identical outputs: {found.identical} of {found.examples}")
+  if settings.num_decodes > 1:
+    outputs.print_line(f"of {settings.num_decodes} samples of an input, the most likely counts")
   if not settings.lossless:
     outputs.print_line("NOT lossless: a lenient verifier lets through what the target would not "
                        "have said")

@@ -3,13 +3,17 @@
 Nothing here imports jax, so that help, version and most mistakes are instant.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import difflib
 import importlib
 import io
 import logging
 import os
+import signal
 import sys
+from typing import Any
 from typing import NamedTuple
 import warnings
 
@@ -44,6 +48,8 @@ COMMANDS = {
     "alpha": Command("specdec.cli.alpha", "how often drafts of a drafter would be accepted"),
     "bench": Command("specdec.cli.bench",
                      "measure where the time goes, at any T5 size or for a pair"),
+    "plan": Command("specdec.cli.plan",
+                    "tell what a pair takes on each device, and what fits"),
     "theory": Command("specdec.cli.theory", "what an acceptance rate is worth, by the formulas"),
     "table": Command("specdec.cli.table", "the paper's tables: its numbers, predicted, measured"),
     "figure": Command("specdec.cli.figure", "the paper's figures, with measured points"),
@@ -96,14 +102,15 @@ def run(argv: Sequence[str] | None = None) -> int:
     argv: arguments without the program's name; those of the process by default.
 
   Returns:
-    The exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C, 141 when the
+    The exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C or SIGTERM, 141 when the
     reader of the output went away.
   """
   if isinstance(sys.stdout, io.TextIOWrapper):
     # A letter that the locale lacks is no reason to stop.
     sys.stdout.reconfigure(errors="backslashreplace")
   try:
-    return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    with _ended_like_interrupted():
+      return _dispatch(list(sys.argv[1:] if argv is None else argv))
   except SpecdecError as error:
     _complain(str(error))
     return USER_ERROR
@@ -113,6 +120,24 @@ def run(argv: Sequence[str] | None = None) -> int:
   except BrokenPipeError:
     _drop_stdout()
     return CLOSED_PIPE
+
+
+@contextlib.contextmanager
+def _ended_like_interrupted() -> Iterator[None]:
+  """A SIGTERM, by which machines are taken away, leaves the same behind as Ctrl-C."""
+
+  def end(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+  try:
+    before = signal.signal(signal.SIGTERM, end)
+  except ValueError:  # Not in the main thread: somebody else's signals.
+    yield
+    return
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
 def _dispatch(args: list[str]) -> int:

@@ -107,8 +107,8 @@ def parse(text: str) -> tuple[Part, ...]:
   >>> [part.name for part in parse("bigram:gamma=3+drafter")]
   ['bigram', 'drafter']
   """
-  pieces = text.split("+")
-  if not all(piece.strip() for piece in pieces):
+  pieces = [piece.strip() for piece in text.split("+")]
+  if not all(pieces):
     what = "is empty" if len(pieces) == 1 else "has an empty part"
     raise SpecdecError(f"the drafter {text!r} {what}; expected a name such as {', '.join(WORDS)} "
                        f"or {_EXPECTED}, or several with + between them")

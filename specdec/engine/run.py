@@ -9,6 +9,7 @@ from specdec.core import keys
 from specdec.core import loop
 from specdec.core import rules as rules_lib
 from specdec.core import state as state_lib
+from specdec.core.contracts import Drafter
 from specdec.core.state import DecodeState
 from specdec.core.state import Exits
 from specdec.core.state import Method
@@ -33,8 +34,8 @@ _ALWAYS = 2**30
 # Ids that end rows and forbidden ids are padded to multiples of this, so that their
 # number seldom asks for another program.
 _LISTED = 8
-# Two tokens, and one more for each level of a cascade.
-_LAG = 8
+# The least width of a call that brings a drafter level: few of them are compiled.
+_CATCH_UP = 8
 
 
 def make_pace(job: Job, rows: int) -> Pace:
@@ -172,8 +173,8 @@ class Run(Programs):
     self._drafting = True
     length = np.asarray(self._state.length)
     # What it had not been fed when it was left out comes on top: see `Context.lag`.
-    missed = int((length - self._level).max()) + _LAG
-    width = min(power_of_two(missed, _LAG), self._capacity)
+    missed = int((length - self._level).max()) + _lag(self.job.pair.drafter.drafter)
+    width = min(power_of_two(missed, _CATCH_UP), self._capacity)
     state = self._state.replace(draft_state=self._aside)
     self._state = loop.catch_up(self._method(self._gamma), self._weights, state, width)
     self._aside = None
@@ -249,6 +250,12 @@ def _prompt(prompts: list[list[int]], size: int, copies: int, capacity: int) -> 
     ids[i, 1:1 + len(prompt)] = prompt
     length[i] = 1 + len(prompt)
   return Source(ids=np.repeat(ids, copies, 0), length=np.repeat(length, copies, 0))
+
+
+def _lag(drafter: Drafter) -> int:
+  """Most tokens that a drafter had not been fed: two, and one more for each level of a cascade."""
+  inner = getattr(drafter, "drafter", None)
+  return 2 if inner is None else _lag(inner) + 1
 
 
 _row_keys = jax.jit(keys.row_keys)

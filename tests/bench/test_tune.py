@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -100,3 +103,14 @@ def test_the_command_writes_a_file_and_a_table(monkeypatch, tmp_path, capsys):
   said = capsys.readouterr()
   assert "1.40x" in said.out and "drafter is the fastest of 1" in said.out
   assert "Costs.alpha = 0.8" in out.read_text() and json.loads(record.read_text())["inputs"] == 5
+
+
+def test_a_request_to_end_leaves_no_empty_file(monkeypatch, tmp_path, capsys):
+  def tune(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+  monkeypatch.setattr("specdec.cli.tune._tune", tune)
+  output = tmp_path / "tuned.gin"
+  assert run(["tune", f"--output_file={output}", "A dog runs."]) == 130
+  assert "interrupted" in capsys.readouterr().err and not output.exists()

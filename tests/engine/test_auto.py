@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import specdec
+from specdec.drafters.cascade import CascadeDrafter
+from specdec.drafters.uniform import UniformDrafter
 from specdec.engine import calibrate
 from specdec.engine import job as job_lib
+from specdec.engine import run as run_lib
 from specdec.engine.costs import Costs
 from specdec.engine.pace import Fixed
 from specdec.engine.pace import Segment
@@ -130,3 +133,10 @@ def test_sizes_end_where_the_drafter_or_the_limit_does():
 def test_costs_of_another_drafter_are_refused():
   with pytest.raises(SpecdecError, match=r"Costs\.sizes holds 65|from 0 to 64"):
     specdec.generate(tiny.pair(), "A", gamma="auto", costs=Costs((1.0, 1.0), 0.5, (0, 65)))
+
+
+def test_a_cascade_may_have_missed_a_token_more_for_each_level():
+  drafter = UniformDrafter(8)
+  for depth in range(10):
+    assert run_lib._lag(drafter) == 2 + depth
+    drafter = CascadeDrafter(None, drafter, 8)

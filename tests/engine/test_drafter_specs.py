@@ -16,7 +16,7 @@ from specdec.errors import SpecdecError
 
 _NAMES = st.one_of(
     st.sampled_from(["copy", "uniform", "t5-small", "google/t5-small", "gs://bucket/model", "./a"]),
-    st.text("ab_./-é ", min_size=1).filter(str.strip))
+    st.text("ab_./-é ", min_size=1).map(str.strip).filter(bool))
 _PARTS = st.builds(Part, _NAMES, st.dictionaries(
     st.text("abc_", min_size=1), st.integers(-99, 99), max_size=3).map(
         lambda options: tuple(options.items())))
@@ -25,6 +25,10 @@ _PARTS = st.builds(Part, _NAMES, st.dictionaries(
 @given(st.lists(_PARTS, min_size=1, max_size=4))
 def test_what_is_written_is_read(parts):
   assert drafter_specs.parse("+".join(map(str, parts))) == tuple(parts)
+
+
+def test_spaces_around_a_plus_are_of_no_account():
+  assert drafter_specs.parse(" copy + drafter ") == drafter_specs.parse("copy+drafter")
 
 
 @given(st.text("ab+:,=/0-9 \0\n", max_size=12))

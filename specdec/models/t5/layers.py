@@ -169,11 +169,12 @@ class CrossAttention(Attention):
   def setup(self):
     c = self.config
     width = c.num_heads * c.head_dim
-    self.query = Projection(width, c, self.dot_general, 1.0 / c.head_dim, out_in=self.out_in)
-    # Used once per source, so that no layout of theirs is worth a conversion.
-    self.key = Projection(width, c, self.dot_general)
-    self.value = Projection(width, c, self.dot_general)
-    self.out = Projection(c.emb_dim, c, self.dot_general, out_in=self.out_in)
+    make = lambda features, scale=1.0: Projection(
+        features, c, self.dot_general, scale, out_in=self.out_in)
+    self.query = make(width, 1.0 / c.head_dim)
+    self.key = make(width)
+    self.value = make(width)
+    self.out = make(c.emb_dim)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
 
 

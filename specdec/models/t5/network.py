@@ -38,13 +38,14 @@ class EncoderLayer(nn.Module):
 
   config: T5Config
   dot_general: layers.DotGeneral = lax.dot_general
+  out_in: bool = False
 
   def setup(self):
     c = self.config
     self.pre_attention_layer_norm = layers.RMSNorm(c)
-    self.attention = layers.Attention(c, False, self.dot_general)
+    self.attention = layers.Attention(c, False, self.dot_general, self.out_in)
     self.pre_mlp_layer_norm = layers.RMSNorm(c)
-    self.mlp = layers.Mlp(c, False, self.dot_general)
+    self.mlp = layers.Mlp(c, False, self.dot_general, self.out_in)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
     if c.relpos_per_layer:
       self.relpos_bias = relpos.RelativePositionBias(c, bidirectional=True)
@@ -129,12 +130,13 @@ class Encoder(nn.Module):
 
   config: T5Config
   dot_general: layers.DotGeneral = lax.dot_general
+  out_in: bool = False
 
   def setup(self):
     c = self.config
     if not c.relpos_per_layer:
       self.relpos_bias = relpos.RelativePositionBias(c, bidirectional=True)
-    self.layers = [EncoderLayer(c, self.dot_general)
+    self.layers = [EncoderLayer(c, self.dot_general, self.out_in)
                    for _ in range(c.num_encoder_layers)]
     self.encoder_norm = layers.RMSNorm(c)
     self.dropout = dropout_lib.Dropout(c.dropout_rate)
@@ -211,7 +213,7 @@ class T5(nn.Module):
     fused: True reads the decode layout made by `weights.prepare`.
     dot_general: the matrix product of all projections; training replaces it by
       a mixed-precision one.
-    out_in: the decoder's kernels are [out, in], see `weights.prepare`.
+    out_in: kernels are [out, in], see `weights.prepare`.
   """
 
   config: T5Config
@@ -224,7 +226,7 @@ class T5(nn.Module):
     self.token_embedder = nn.Embed(
         c.vocab_size, c.emb_dim, embedding_init=nn.initializers.normal(1.0),
         param_dtype=jnp.float32)
-    self.encoder = Encoder(c, self.dot_general)
+    self.encoder = Encoder(c, self.dot_general, self.out_in)
     self.decoder = Decoder(c, self.fused, self.dot_general, self.out_in)
 
   def embed(self, ids: Array) -> Array:

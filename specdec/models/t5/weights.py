@@ -25,9 +25,8 @@ def prepare(params: Params, config: T5Config, out_in: bool = False) -> Params:
     params: tree in T5X's layout, kernels [in, out]. Leaves may be arrays on disk, as
       anything is that `np.asarray` reads: each is read once, when it is its turn.
     config: the architecture.
-    out_in: store the kernels that every decoder call reads as `kernel_out_in`
-      [out, in], which is what a CPU reads fastest: each output is then a product of
-      two contiguous rows.
+    out_in: store every `kernel` as `kernel_out_in` [out, in], which is what a CPU reads
+      fastest: each output is then a product of two contiguous rows.
 
   Returns:
     The tree that `T5(config, fused=True, out_in=out_in)` reads.
@@ -38,9 +37,9 @@ def prepare(params: Params, config: T5Config, out_in: bool = False) -> Params:
       decoder[name] = _fuse_layer(layer, config)
     elif name == "relpos_bias":
       decoder[name] = _by_distance(layer, config)
-  if out_in:
-    decoder = _turned(decoder, config.dtype)
   tree = {**params, "decoder": decoder}
+  if out_in:
+    tree = _turned(tree, config.dtype)
 
   def cast(path, leaf):
     matrix = path[-1].key in ("kernel", "kernel_out_in", "embedding")
@@ -73,12 +72,10 @@ def _fuse_layer(layer: Params, config: T5Config) -> Params:
 
 
 def _turned(tree: Params, dtype: str) -> Params:
-  """Replaces every `kernel` but those of the encoder's keys and values by its transpose."""
+  """Replaces every `kernel` by its transpose."""
   out = {}
   for name, node in tree.items():
-    if name in ("key", "value"):
-      out[name] = node
-    elif name == "kernel":
+    if name == "kernel":
       out["kernel_out_in"] = _load(node, dtype).T
     else:
       out[name] = _turned(node, dtype) if isinstance(node, dict) else node

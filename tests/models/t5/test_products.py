@@ -9,7 +9,7 @@ import pytest
 from specdec.models.t5 import products
 
 
-@pytest.mark.parametrize("rows", [2, 4, 5, 8, 11, 16, 27, 32])
+@pytest.mark.parametrize("rows", [2, 4, 5, 8, 11, 16, 27, 32, 33, 64])
 def test_is_the_matrix_product(rows):
   rng = np.random.default_rng(rows)
   x = rng.normal(size=(rows, 70)).astype(np.float32)
