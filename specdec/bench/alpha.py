@@ -33,10 +33,10 @@ from specdec.drafters.cascade import CascadeDrafter
 from specdec.drafters.transformer import TransformerDrafter
 from specdec.engine import job as job_lib
 from specdec.engine import models
+from specdec.engine.batches import run_batch
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.pairs import Pair
-from specdec.engine.run import run_batch
 from specdec.errors import SpecdecError
 from specdec.types import Rules
 from specdec.types import Sampling
@@ -246,7 +246,8 @@ def measure(pair: Pair, texts: Sequence[str], specs: Sequence[str] = (), *,
   specs = list(dict.fromkeys(specs)) or [pair.drafter.name]
   drafting = {s: pair if s == pair.drafter.name else pair.with_drafter(s) for s in specs}
   found: dict[str, dict[int, np.ndarray]] = {spec: {} for spec in specs}
-  batches = [batch for window in job_lib.plan(job) for batch in window]
+  windows = job_lib.plan(job, in_order=job.settings.refills)
+  batches = [batch for window in windows for batch in window]
   for number, batch in enumerate(batches, 1):
     progress(f"batch {number} of {len(batches)}: the target's outputs")
     fetched = run_batch(job, batch)
@@ -294,7 +295,7 @@ def calibrate(pair: Pair, texts: Sequence[str], *, lenience: float = 1.0, task: 
   job = job_lib.from_texts(pair, texts, task, {
       **settings, **kind, "gamma": gamma, "num_decodes": 1}, trace=True)
   accepted, rates = [], []
-  for window in job_lib.plan(job):
+  for window in job_lib.plan(job, in_order=job.settings.refills):
     for batch in window:
       fetched = run_batch(job, batch)
       scored = _Scored(job, batch, fetched).betas(pair, (lenience,), gamma)

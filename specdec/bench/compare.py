@@ -20,6 +20,7 @@ from specdec.bench.timing import ratios
 from specdec.core.probs import MIN_TEMPERATURE
 from specdec.engine import calibrate
 from specdec.engine import generate
+from specdec.engine.batches import run_batch
 from specdec.engine.costs import Costs
 from specdec.engine.job import Job
 from specdec.engine.job import from_texts
@@ -27,7 +28,6 @@ from specdec.engine.job import plan
 from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
-from specdec.engine.run import run_batch
 from specdec.engine.settings import Settings
 from specdec.engine.settings import whole
 from specdec.errors import SpecdecError

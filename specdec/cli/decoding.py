@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SETTINGS = ("gamma", "mode", "temperature", "top_k", "top_p", "max_decode_len",
              "max_source_len", "strict_length", "batch_size", "seed", "min_decode_len",
              "repetition_penalty", "no_repeat_ngram_size", "num_decodes", "rescale_log_probs",
-             "verifier", "lenience", "confidence")
+             "verifier", "lenience", "confidence", "batching")
 
 
 def add_flags(flags: Flags, per_input: bool = True) -> None:
@@ -67,6 +67,9 @@ def add_flags(flags: Flags, per_input: bool = True) -> None:
   flags.whole("max_source_len", None, "longer inputs are cut to so many tokens [the pair's]")
   flags.switch("strict_length", "refuse inputs that would be cut")
   flags.whole("batch_size", 8, "inputs decoded together")
+  flags.choice("batching", ("sorted", "arrival", "refill"), "sorted", "which of them: sorted puts "
+               "inputs of like length together, arrival takes them as they come, and so does "
+               "refill, which gives the place of an output that has ended to the next input")
 
 
 def settings(flags: Flags, bound: gin_bindings.Bound) -> dict[str, Any]:

@@ -128,6 +128,7 @@ def _settings(flags: Flags, bound: gin_bindings.Bound) -> dict[str, Any]:
     for name, why in (("trace", "it prints whole outputs"),
                       ("output_file", "its lines are whole outputs"),
                       ("batch_size", "it takes one input after the other"),
+                      ("batching", "it takes one input after the other"),
                       ("num_decodes", "the best sample is known at the end")):
       if flags.given(name):
         raise SpecdecError(f"--stream does not go with --{name}: {why}")

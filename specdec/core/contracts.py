@@ -61,9 +61,15 @@ class Scorer(Protocol):
     ...
 
   def insert(self, cache: PyTree, rows: Array, other: PyTree) -> PyTree:
-    """Replaces rows [N] of a cache by the rows of another of the same shape.
+    """Replaces rows of a cache by the rows of another, in place where the cache is donated.
 
-    A row index outside the batch is ignored.
+    A row that came in goes on as it would in its own cache, and nothing of the one before
+    is left. `core.rows.replace` does that for arrays with the rows first.
+
+    Args:
+      cache: of B rows.
+      rows: int32 [N]; a row outside the batch is ignored.
+      other: from `init`, of N rows; its source may be narrower, and its capacity smaller.
     """
     ...
 
@@ -175,4 +181,8 @@ class Drafter(Protocol):
         is the one that scored position i of the draft, so that the token after
         `num_accepted` drafted ones came of entry `num_accepted`.
     """
+    ...
+
+  def insert(self, state: PyTree, rows: Array, other: PyTree) -> PyTree:
+    """Replaces rows of a state by those of another; see `Scorer.insert`."""
     ...

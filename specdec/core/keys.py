@@ -62,6 +62,16 @@ def adopt(key: Array) -> Array:
   return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=_IMPL)
 
 
+def is_key(x: Array) -> bool:
+  """Whether an array holds typed keys."""
+  return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def no_keys(rows: int) -> Array:
+  """Typed keys [rows] that stand for no row: to be replaced before anything is drawn."""
+  return jax.random.wrap_key_data(jnp.zeros((rows, 2), jnp.uint32), impl=_IMPL)
+
+
 def place(role: Role, offset: Array | int) -> Array:
   """Code of a draw's place within an iteration, uint32 of the shape of `offset`.
 

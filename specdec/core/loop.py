@@ -11,7 +11,9 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from specdec.core import keys
 from specdec.core import layout
+from specdec.core import rows as rows_lib
 from specdec.core import step as step_lib
 from specdec.core.state import DecodeState
 from specdec.core.state import Exits
@@ -80,6 +82,54 @@ def _laid(state: DecodeState) -> DecodeState:
   cache, drafter = layout.rows((state.target_cache, state.draft_state), batch, rest_open=True)
   outer = layout.rows(state.replace(target_cache=None, draft_state=None), batch)
   return outer.replace(target_cache=cache, draft_state=drafter)
+
+
+@functools.partial(jax.jit, static_argnames=("method", "rows", "width", "capacity"))
+def empty(method: Method, weights: Weights, rows: int, width: int, capacity: int) -> DecodeState:
+  """A batch of unused rows, to be filled by `insert`; of the shapes that `start` would give.
+
+  Args:
+    method: static settings.
+    weights: of target and drafter; only their shapes count.
+    rows: of the batch; static, and so are the others.
+    width: columns of the widest source that is to come.
+    capacity: slots per row, `state.capacity_for`.
+  """
+  zeros = lambda *shape: jnp.zeros(shape, jnp.int32)
+  shapes = jax.eval_shape(
+      lambda weights: start(
+          method, weights, Source(zeros(rows, width), zeros(rows), zeros(rows)),
+          Source(zeros(rows, 1), zeros(rows)), keys.row_keys(0, zeros(rows)),
+          jnp.zeros((rows,), bool), capacity), weights)
+  state = jax.tree.map(lambda x: keys.no_keys(x.shape[0]) if keys.is_key(x) else
+                       jnp.zeros(x.shape, x.dtype), shapes)
+  # The start id is there: nobody looks for a token before the first.
+  return _laid(state.replace(length=jnp.ones((rows,), jnp.int32),
+                             status=jnp.full((rows,), Status.UNUSED, jnp.int32)))
+
+
+@functools.partial(jax.jit, static_argnames=("method",), donate_argnames=("state",))
+def insert(method: Method, state: DecodeState, rows: Array, other: DecodeState) -> DecodeState:
+  """Puts rows of another batch into the places of ended or unused ones.
+
+  The donated state is written where it stands: of the caches, no more than the new rows is
+  touched. Compiled once per `method` and shapes.
+
+  Args:
+    method: static settings.
+    state: of the batch; donated.
+    rows: int32 [N], where each row of `other` goes; one outside the batch goes nowhere.
+    other: from `start` with the same method; its source, its capacity and so its trace may
+      be narrower than the batch's, never wider.
+  """
+  scorer, drafter = method.scorer, method.drafter
+  # What the batch counts by itself stays: how often it has iterated, and whether it drafts.
+  own = {"iterations": None, "drafting": None, "target_cache": None, "draft_state": None}
+  replaced = rows_lib.replace(state.replace(**own), rows, other.replace(**own))
+  return _laid(replaced.replace(
+      iterations=state.iterations, drafting=state.drafting,
+      target_cache=scorer.insert(state.target_cache, rows, other.target_cache),
+      draft_state=drafter and drafter.insert(state.draft_state, rows, other.draft_state)))
 
 
 def _empty_trace(batch: int, capacity: int, gamma: int) -> Trace:

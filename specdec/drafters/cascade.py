@@ -140,6 +140,10 @@ class CascadeDrafter:
         self.scorer.rollback(state.cache, context.length + num_accepted),
         self.drafter.commit(params.drafter, state.drafter, context, num_accepted, own))
 
+  def insert(self, state: CascadeState, rows: Array, other: CascadeState) -> CascadeState:
+    return CascadeState(self.scorer.insert(state.cache, rows, other.cache),
+                        self.drafter.insert(state.drafter, rows, other.drafter))
+
   def _no_hidden(self, params: CascadeParams, state: CascadeState, context: Context,
                  gamma: int) -> Array:
     tokens = jnp.zeros((context.ids.shape[0], gamma + 1), jnp.int32)

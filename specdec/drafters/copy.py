@@ -12,6 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from specdec.core import rows as rows_lib
 from specdec.core.contracts import Context
 from specdec.core.contracts import Proposal
 from specdec.types import Source
@@ -104,6 +105,9 @@ class CopyDrafter:
   def commit(self, params: PyTree, state: CopyState, context: Context, num_accepted: Array,
              hidden: Array) -> CopyState:
     return state
+
+  def insert(self, state: CopyState, rows: Array, other: CopyState) -> CopyState:
+    return rows_lib.replace(state, rows, other)
 
   def _find(self, state: CopyState, context: Context) -> tuple[Array, Array, Array]:
     """The text int32 [B, S + T], where in it the draft begins, and how much is there, [B]."""

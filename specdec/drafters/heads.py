@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from specdec.core import controls
 from specdec.core import drafting
 from specdec.core import probs
+from specdec.core import rows as rows_lib
 from specdec.core.contracts import Context
 from specdec.core.contracts import Proposal
 from specdec.errors import SpecdecError
@@ -145,6 +146,9 @@ class HeadsDrafter:
     # gets none, and would have it of this very state if it went on.
     kept = jnp.take_along_axis(hidden, num_accepted[:, None, None], 1)[:, 0]
     return HeadsState(kept.astype(jnp.float32), context.length + num_accepted + 1)
+
+  def insert(self, state: HeadsState, rows: Array, other: HeadsState) -> HeadsState:
+    return rows_lib.replace(state, rows, other)
 
 
 def apply_heads(heads: PyTree, hidden: Array, embedded: Array) -> Array:

@@ -171,6 +171,9 @@ class NgramDrafter:
              hidden: Array) -> PyTree:
     return state
 
+  def insert(self, state: PyTree, rows: Array, other: PyTree) -> PyTree:
+    return state
+
 
 def successors(tables: Tables, recent: Array) -> tuple[Array, Array]:
   """The row of the longest known history.

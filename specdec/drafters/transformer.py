@@ -84,3 +84,6 @@ class TransformerDrafter:
              hidden: Array) -> PyTree:
     # Only lengths matter, and `propose` sets them from the committed tokens.
     return self.scorer.rollback(state, context.length + num_accepted)
+
+  def insert(self, state: PyTree, rows: Array, other: PyTree) -> PyTree:
+    return self.scorer.insert(state, rows, other)

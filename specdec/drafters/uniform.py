@@ -53,3 +53,6 @@ class UniformDrafter:
   def commit(self, params: PyTree, state: PyTree, context: Context, num_accepted: Array,
              hidden: Array) -> PyTree:
     return state
+
+  def insert(self, state: PyTree, rows: Array, other: PyTree) -> PyTree:
+    return state

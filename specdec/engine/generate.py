@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from specdec.engine import calibrate
+from specdec.engine import refill
 from specdec.engine import traces
+from specdec.engine.batches import run_batch
 from specdec.engine.costs import Costs
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
@@ -16,7 +18,6 @@ from specdec.engine.job import plan
 from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.result import Result
-from specdec.engine.run import run_batch
 from specdec.types import Status
 
 
@@ -103,11 +104,25 @@ def decode(job: Job) -> Iterator[Record]:
   """Decodes window by window, as records are asked for."""
   job = calibrate.ready(job)
   for window in plan(job):
+    if job.settings.refills:
+      for batch in window:
+        yield from _as_they_end(job, batch)
+      continue
     done: dict[int, list[Record]] = {}
     for batch in window:
       done.update(make_records(job, batch, run_batch(job, batch)))
     for i in sorted(done):
       yield from done[i]
+
+
+def _as_they_end(job: Job, batch: Batch) -> Iterator[Record]:
+  """Records of a queue of inputs, each as soon as it and all before it have ended."""
+  run, ended, waiting = refill.Refill(job, batch), set(), 0
+  for place in run.ended():
+    ended.add(place)
+    while waiting in ended:
+      yield from _samples(job, batch.example_ids[waiting], waiting, run.found)
+      waiting += 1
 
 
 def make_records(job: Job, batch: Batch, fetched: dict[str, Any]) -> dict[int, list[Record]]:
@@ -118,14 +133,17 @@ def make_records(job: Job, batch: Batch, fetched: dict[str, Any]) -> dict[int, l
     batch: out of `plan`.
     fetched: from `run_batch`.
   """
+  return {example: _samples(job, example, i, fetched)
+          for i, example in enumerate(batch.example_ids)}
+
+
+def _samples(job: Job, example: int, place: int, fetched: dict[str, Any]) -> list[Record]:
+  """Records of the input that has this place in what was fetched."""
   copies = job.settings.num_decodes
   by = "adjusted_score" if job.settings.rescale_log_probs else "score"
-  out = {}
-  for i, example in enumerate(batch.example_ids):
-    samples = [_record(job, example, k, fetched, i * copies + k) for k in range(copies)]
-    # T5X's order (t5x/decoding.py::temperature_sample). The sort is stable.
-    out[example] = sorted(samples, key=lambda record: getattr(record, by))
-  return out
+  samples = [_record(job, example, k, fetched, place * copies + k) for k in range(copies)]
+  # T5X's order (t5x/decoding.py::temperature_sample). The sort is stable.
+  return sorted(samples, key=lambda record: getattr(record, by))
 
 
 def _record(job: Job, example: int, sample: int, fetched: dict[str, Any], row: int) -> Record:

@@ -22,12 +22,14 @@ from specdec.engine.costs import Costs
 from specdec.engine.models import id_rows
 from specdec.engine.pairs import Pair
 from specdec.engine.settings import PER_ROW
+from specdec.engine.settings import SORTED
 from specdec.engine.settings import Settings
 from specdec.errors import InputError
 from specdec.errors import SpecdecError
 
-# Inputs looked at together when batches of like length are formed.
-_WINDOW_BATCHES = 16
+# Inputs looked at together when batches of like length are formed, and inputs that one
+# refilled batch takes in before it ends and another, perhaps of another width, begins.
+_WINDOW_BATCHES, _QUEUED_BATCHES = 16, 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +139,9 @@ def from_ids(pair: Pair, encoder_ids: Any, settings: dict[str, Any], prompt: Any
 
 def _job(pair: Pair, settings: Settings, texts: list[str], rows: list[list[int]], prompt: Any,
          options: dict[str, Any], prefix: Sequence[int] = ()) -> Job:
+  if settings.refills and pair.target.mesh is not None:
+    raise SpecdecError("batching is 'refill' and the models lie on a mesh, whose rows each belong "
+                       "to a device; expected batching sorted or arrival, or no mesh")
   prompts = prompts_lib.encode(prompt, len(rows), pair.vocabulary,
                                pair.target.scorer.vocab_size, eos_ids(pair, settings),
                                settings.max_decode_len)
@@ -263,11 +268,11 @@ def _cut(ids: list[int], index: int, pair: Pair, settings: Settings, prompt: lis
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """Inputs that are decoded together.
+  """Inputs that are decoded together, or that a refilled batch takes in one after the other.
 
   Attributes:
     example_ids: place of each input in the job.
-    size: inputs of the compiled program, at least as many as there are.
+    size: inputs of the compiled program; at least as many as there are, unless refilled.
   """
 
   example_ids: list[int]
@@ -275,11 +280,11 @@ class Batch:
 
 
 def plan(job: Job, in_order: bool = False) -> list[list[Batch]]:
-  """Windows of batches; within a window, inputs of like length share a batch.
+  """Windows of batches, formed as `Settings.batching` says.
 
   Args:
     job: all inputs.
-    in_order: form batches in the order of the inputs instead.
+    in_order: in the order of the inputs, whatever the settings say.
   """
   encoded, settings = job.encoded, job.settings
   count = len(encoded)
@@ -290,9 +295,14 @@ def plan(job: Job, in_order: bool = False) -> list[list[Batch]]:
   multiple = mesh_lib.rows_multiple(job.pair.target.mesh)
   padded = -(-size // multiple) * multiple
   windows = []
-  for begin in range(0, count, size * _WINDOW_BATCHES):
-    members: Sequence[int] = range(begin, min(begin + size * _WINDOW_BATCHES, count))
-    if not in_order:
+  refilled = settings.refills and not in_order
+  wide = size * (_QUEUED_BATCHES if refilled else _WINDOW_BATCHES)
+  for begin in range(0, count, wide):
+    members: Sequence[int] = range(begin, min(begin + wide, count))
+    if refilled:
+      windows.append([Batch(list(members), size)])
+      continue
+    if settings.batching == SORTED and not in_order:
       members = sorted(members, key=lambda i: (len(encoded[i].ids), i))
     windows.append([Batch(list(members[j:j + size]), padded)
                     for j in range(0, len(members), size)])

@@ -12,6 +12,7 @@ from specdec.core import loop
 from specdec.core import rules as rules_lib
 from specdec.core import state as state_lib
 from specdec.core.contracts import Drafter
+from specdec.core.state import DecodeState
 from specdec.core.state import Exits
 from specdec.core.state import Method
 from specdec.core.state import Weights
@@ -53,10 +54,10 @@ def make_pace(job: Job, rows: int) -> Pace:
   return Watched(pace) if job.pair.drafter.drafter.abstains else pace
 
 
-def _told(method: Callable[..., Any]) -> Callable[..., Any]:
-  """Has a method of `Run` say which settings to lower when memory does not suffice."""
+def told(method: Callable[..., Any]) -> Callable[..., Any]:
+  """Has a method of `Programs` say which settings to lower when memory does not suffice."""
   @functools.wraps(method)
-  def call(self: "Run", *args: Any, **kwargs: Any) -> Any:
+  def call(self: "Programs", *args: Any, **kwargs: Any) -> Any:
     with exhausted.told(lambda: exhausted.while_decoding(
         self.job.settings, self.job.pair.target.config.dtype)):
       return method(self, *args, **kwargs)
@@ -64,48 +65,23 @@ def _told(method: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
-class Run:
-  """One batch of a job. Row `i * num_decodes + k` is sample k of its input i.
+class Programs:
+  """The compiled programs of a job, and what they take besides a state.
 
   Args:
     job: what is decoded, and how.
-    batch: which of its inputs.
-    pace: decides how many tokens to draft; by default what the job's settings ask for.
+    pace: decides how many tokens to draft.
   """
 
-  @_told
-  def __init__(self, job: Job, batch: Batch, pace: Pace | None = None):
-    self.job, self.batch = job, batch
-    settings, pair, copies = job.settings, job.pair, job.settings.num_decodes
-    rows, used = batch.size * copies, len(batch.example_ids)
-    self.rows_used = used * copies
-    self._pace = pace or make_pace(job, rows)
-    plain = isinstance(self._pace, Fixed) and not self._pace.gamma
+  def __init__(self, job: Job, pace: Pace):
+    self.job, self._pace = job, pace
+    plain = isinstance(pace, Fixed) and not pace.gamma
     # Several sizes share the shapes of the largest.
     self._gamma = largest = 0 if plain else job.largest_gamma
-    self._abstains = largest > 0 and pair.drafter.drafter.abstains
+    self._abstains = largest > 0 and job.pair.drafter.drafter.abstains
     self._drafting = largest > 0
-    self._rules = self._placed(self._make_rules(rows), rows)
-    encoded = [job.encoded[i] for i in batch.example_ids]
-    source = make_source([e.ids for e in encoded], width=source_width(encoded), rows=batch.size,
-                         begin=[e.begin for e in encoded])
-    self._capacity = state_lib.capacity_for(settings.max_decode_len, largest)
-    places = [job.place(i) for i in batch.example_ids]
-    examples = np.repeat(np.pad(places, (0, batch.size - used)), copies)
-    self._enter_shape(largest, source, prompt_width(encoded))
-    with self._scope():
-      row_keys = _row_keys(np.uint32(settings.seed), examples.astype(np.uint32),
-                           np.tile(np.arange(copies, dtype=np.uint32), batch.size))
-      prompt = _prompt([e.prompt for e in encoded], prompt_width(encoded), batch.size, copies,
-                       self._capacity)
-      placed = self._placed((prompt, row_keys, np.arange(rows) < self.rows_used), rows)
-      self._state = loop.start(
-          self._method(largest), self._weights, self._placed(source, batch.size),
-          *placed, self._capacity, copies)
-    self._level = np.asarray(prompt.length)
-    # The state of a drafter that was left out.
-    self._aside: Any = None
-    self._iterations = 0
+    self._capacity = state_lib.capacity_for(job.settings.max_decode_len, largest)
+    self._rules: Any = None
 
   def _enter_shape(self, gamma: int, source: Source, prompt: int) -> None:
     """Notes what the programs of this run are compiled for; see `engine.shapes`."""
@@ -124,32 +100,66 @@ class Run:
   def _weights(self) -> Weights:
     return self.job.pair.weights(with_drafter=self._drafting)
 
-  def _make_rules(self, rows: int) -> Rules:
-    settings, count = self.job.settings, len(self.job.encoded)
-
-    def column(name: str) -> np.ndarray:
-      values = settings.per_row(name, count)[self.batch.example_ids]
-      values = np.repeat(values, settings.num_decodes)
-      return np.pad(values, (0, rows - len(values)))
-
-    # A row that only fills the batch asks for nothing: a penalty of 1, not 0.
-    filled = lambda name: np.where(np.arange(rows) < self.rows_used, column(name), 1.0)
-    return Rules(
-        rules_lib.sampling(rows, column("temperature"), column("top_k"), column("top_p")),
-        rules_lib.limits(rows, settings.max_decode_len, self.job.eos_ids,
-                         column("min_decode_len"), size=_LISTED),
-        rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"),
-                           settings.forbidden, self.job.logits_fn, size=_LISTED),
-        rules_lib.speculation(rows, confidence=column("confidence"),
-                              lenience=filled("lenience")))
-
   def _scope(self):
     return self.job.pair.target.scope()
 
   def _placed(self, tree: Any, rows: int) -> Any:
     return mesh_lib.place_rows(tree, self.job.pair.target.mesh, rows)
 
-  @_told
+  def _start(self, examples: list[int], size: int, capacity: int | None = None
+             ) -> tuple[DecodeState, np.ndarray]:
+    """A state with rows for some inputs of the job, padded to `size` inputs.
+
+    Args:
+      examples: inputs; row `i * num_decodes + k` is sample k of the i-th.
+      size: inputs of the compiled program.
+      capacity: slots per row; just what the prompts need when None.
+
+    Returns:
+      The state, and the rows' lengths, prompts included.
+    """
+    job, copies = self.job, self.job.settings.num_decodes
+    encoded = [job.encoded[i] for i in examples]
+    source = make_source([e.ids for e in encoded], width=source_width(encoded), rows=size,
+                         begin=[e.begin for e in encoded])
+    places = np.pad([job.place(i) for i in examples], (0, size - len(examples)))
+    self._enter_shape(self._gamma, source, prompt_width(encoded))
+    with self._scope():
+      row_keys = _row_keys(np.uint32(job.settings.seed),
+                           np.repeat(places, copies).astype(np.uint32),
+                           np.tile(np.arange(copies, dtype=np.uint32), size))
+      prompt = _prompt([e.prompt for e in encoded], prompt_width(encoded), size, copies,
+                       self._capacity)
+      placed = self._placed((prompt, row_keys, np.arange(size * copies) < len(examples) * copies),
+                            size * copies)
+      state = loop.start(
+          self._method(self._gamma), self._weights, self._placed(source, size), *placed,
+          prompt.ids.shape[1] if capacity is None else capacity, copies)
+    return state, np.asarray(prompt.length)
+
+
+class Run(Programs):
+  """One batch of a job. Row `i * num_decodes + k` is sample k of its input i.
+
+  Args:
+    job: what is decoded, and how.
+    batch: which of its inputs.
+    pace: decides how many tokens to draft; by default what the job's settings ask for.
+  """
+
+  @told
+  def __init__(self, job: Job, batch: Batch, pace: Pace | None = None):
+    copies = job.settings.num_decodes
+    rows = batch.size * copies
+    super().__init__(job, pace or make_pace(job, rows))
+    self.batch, self.rows_used = batch, len(batch.example_ids) * copies
+    self._rules = self._placed(make_rules(job, np.repeat(batch.example_ids, copies), rows), rows)
+    self._state, self._level = self._start(batch.example_ids, batch.size, self._capacity)
+    # The state of a drafter that was left out.
+    self._aside: Any = None
+    self._iterations = 0
+
+  @told
   def advance(self, max_iterations: int = _ALWAYS) -> None:
     """Goes on until every row has ended, or for so many iterations.
 
@@ -172,7 +182,7 @@ class Run:
       if counts.iterations >= end:
         return
 
-  @_told
+  @told
   def compile(self) -> None:
     """Gets every program ready that the run may come to need: each goes no iteration."""
     sizes = {self._gamma}
@@ -238,33 +248,57 @@ class Run:
     return Counts(found["status"] == Status.RUNNING, found["tested"], found["accepted"],
                   int(found["iterations"]), bool(found["drafting"]))
 
-  @_told
+  @told
   def wait(self) -> None:
     """Until what was asked for is done."""
     jax.block_until_ready(self._state)
 
-  @_told
+  @told
   def tokens(self) -> dict[str, np.ndarray]:
     """`ids` [B, T], `length` and `status` [B] so far, in one copy."""
     s = self._state
     return jax.device_get({"ids": s.ids, "length": s.length, "status": s.status})
 
-  @_told
+  @told
   def fetch(self) -> dict[str, Any]:
     """Everything about the rows, in one copy: `tokens`, scores, counts and the trace."""
-    s = self._state
-    return jax.device_get({
-        "ids": s.ids, "length": s.length, "status": s.status, "log_prob": s.log_prob,
-        "adjusted_log_prob": s.adjusted_log_prob, "target_calls": s.stats.target_calls,
-        "drafted": s.stats.drafted, "tested": s.stats.tested, "accepted": s.stats.accepted,
-        "trace": s.trace})
+    return fetch(self._state)
 
 
-def run_batch(job: Job, batch: Batch) -> dict[str, Any]:
-  """Decodes one batch to its end; see `Run.fetch`."""
-  run = Run(job, batch)
-  run.advance()
-  return run.fetch()
+def fetch(state: DecodeState) -> dict[str, Any]:
+  """Everything about the rows of a state, in one copy."""
+  s = state
+  return jax.device_get({
+      "ids": s.ids, "length": s.length, "status": s.status, "log_prob": s.log_prob,
+      "adjusted_log_prob": s.adjusted_log_prob, "target_calls": s.stats.target_calls,
+      "drafted": s.stats.drafted, "tested": s.stats.tested, "accepted": s.stats.accepted,
+      "trace": s.trace})
+
+
+def make_rules(job: Job, examples: np.ndarray, rows: int) -> Rules:
+  """Rules of rows that hold inputs of a job.
+
+  Args:
+    job: with the settings.
+    examples: int, the input of each of the first rows.
+    rows: of the batch.
+  """
+  settings, count = job.settings, len(job.encoded)
+
+  def column(name: str) -> np.ndarray:
+    values = settings.per_row(name, count)[examples]
+    return np.pad(values, (0, rows - len(values)))
+
+  # A row that only fills the batch asks for nothing: a penalty of 1, not 0.
+  filled = lambda name: np.where(np.arange(rows) < len(examples), column(name), 1.0)
+  return Rules(
+      rules_lib.sampling(rows, column("temperature"), column("top_k"), column("top_p")),
+      rules_lib.limits(rows, settings.max_decode_len, job.eos_ids,
+                       column("min_decode_len"), size=_LISTED),
+      rules_lib.controls(rows, filled("repetition_penalty"), column("no_repeat_ngram_size"),
+                         settings.forbidden, job.logits_fn, size=_LISTED),
+      rules_lib.speculation(rows, confidence=column("confidence"),
+                            lenience=filled("lenience")))
 
 
 def _prompt(prompts: list[list[int]], width: int, size: int, copies: int,

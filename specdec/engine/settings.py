@@ -11,6 +11,7 @@ from specdec.errors import SpecdecError
 MODES = ("speculative", "plain")
 # Names of `core.verify.VERIFIERS`, which would import jax.
 VERIFIERS = ("token", "block", "lenient", "coupled")
+SORTED, ARRIVAL, REFILL = BATCHING = ("sorted", "arrival", "refill")
 MAX_GAMMA = 64
 AUTO = "auto"
 
@@ -54,6 +55,9 @@ class Settings:
     rescale_log_probs: order an input's samples by `adjusted_score` (T5X's default)
       instead of `score`.
     batch_size: inputs decoded together.
+    batching: which ones. "sorted" puts inputs of like length into a batch, "arrival" takes
+      them as they come, and so does "refill", which gives the place of an output that has
+      ended to the next input instead of waiting for the whole batch. Results are the same.
     seed: of all random draws. An input's result depends on the seed and on its
       place in the data, not on what it is batched with.
     eos_ids: ids that end a row; None takes the vocabulary's EOS, () none.
@@ -84,6 +88,7 @@ class Settings:
   verifier: str = "token"
   lenience: float | Sequence[float] = 1.0
   confidence: float | Sequence[float] = 0.0
+  batching: str = SORTED
 
   def __post_init__(self):
     if self.mode not in MODES:
@@ -91,6 +96,8 @@ class Settings:
     if self.verifier not in VERIFIERS:
       raise SpecdecError(f"verifier is {self.verifier!r}; expected one of "
                          f"{', '.join(VERIFIERS)}")
+    if self.batching not in BATCHING:
+      raise SpecdecError(f"batching is {self.batching!r}; expected one of {', '.join(BATCHING)}")
     if not isinstance(self.gamma, str) or self.gamma != AUTO:
       whole("gamma", self.gamma, 0, MAX_GAMMA, "0 is plain decoding", f" or {AUTO!r}")
     whole("max_decode_len", self.max_decode_len, 1, 2**20)
@@ -125,6 +132,12 @@ class Settings:
     for name in ("strict_length", "rescale_log_probs"):
       if not isinstance(getattr(self, name), bool | np.bool_):
         raise SpecdecError(f"{name} is {getattr(self, name)!r}; expected True or False")
+    if self.refills and self.paced:
+      # It decides at fixed iterations of a batch, and rows that came in later would be at
+      # others of their own: results would depend on the neighbours.
+      raise SpecdecError("batching is 'refill' and gamma is 'auto', which decides for batches "
+                         "that begin together; expected a number for gamma, or batching sorted "
+                         "or arrival")
     # Python's own numbers, whatever came in: settings go into JSON records.
     for name in ("gamma", "max_decode_len", "max_source_len", "batch_size", "seed",
                  "eos_ids", "forbidden_ids", "num_decodes", *PER_ROW):
@@ -139,6 +152,11 @@ class Settings:
   def paced(self) -> bool:
     """Whether gamma is picked as it goes, among the sizes of `engine.costs.Costs`."""
     return self.effective_gamma == AUTO
+
+  @property
+  def refills(self) -> bool:
+    """Whether the rows of a batch are given to new inputs as they end."""
+    return self.batching == REFILL
 
   @property
   def lossless(self) -> bool:

@@ -17,6 +17,7 @@ from specdec.engine.job import plan
 from specdec.engine.pairs import Pair
 from specdec.engine.result import Record
 from specdec.engine.run import Run
+from specdec.errors import SpecdecError
 from specdec.types import Status
 
 # What a decoder puts where the bytes of a character are not complete yet.
@@ -69,6 +70,9 @@ def stream(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
   """
   job = calibrate.ready(from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn,
                                    trace=trace, costs=costs))
+  if job.settings.refills:
+    raise SpecdecError("batching is 'refill', and streaming takes batch_size inputs at a time; "
+                       "expected sorted or arrival, which are the same to it")
   batches = [batch for window in plan(job, in_order=True) for batch in window]
   return (piece for batch in batches for piece in _batch(job, batch))
 

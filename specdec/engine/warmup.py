@@ -27,6 +27,7 @@ from specdec.engine.pairs import Pair
 from specdec.engine.run import Run
 from specdec.engine.settings import PER_ROW
 from specdec.engine.settings import whole
+from specdec.errors import SpecdecError
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _READ = "/jax/compilation_cache/cache_hits"
@@ -92,6 +93,9 @@ def empty_jobs(pair: Pair, settings: dict[str, Any], widths: Sequence[int] | Non
               for name, value in settings.items()}
   eos = pair.vocabulary.eos_id
   checked = from_ids(pair, [[eos]], settings, prompt).settings
+  if checked.refills:
+    raise SpecdecError("batching is 'refill', whose programs go by which inputs meet; expected "
+                       "batching sorted or arrival: a warm-up knows their programs beforehand")
   known = widths_of(checked.max_source_len)
   for width in known if widths is None else widths:
     whole("a width", width, 1, known[-1], "the least that holds max_source_len")

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 import dataclasses
 import time
 
+from specdec.engine import refill
+from specdec.engine.batches import run_batch
 from specdec.engine.generate import make_records
 from specdec.engine.job import Batch
 from specdec.engine.job import Job
 from specdec.engine.job import plan
 from specdec.engine.job import source_width
 from specdec.engine.result import Record
-from specdec.engine.run import run_batch
 
 
 @dataclasses.dataclass
@@ -79,6 +80,8 @@ def _share(windows: list[list[Batch]], process: int, num_processes: int) -> list
 
 def _shapes(job: Job, windows: list[list[Batch]]) -> list[Batch]:
   """A batch of every source width; batches are all of one size."""
+  if job.settings.refills:
+    return [refill.sample(job, batch) for window in windows for batch in window]
   found: dict[int, Batch] = {}
   for window in windows:
     for batch in window:

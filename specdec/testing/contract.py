@@ -59,6 +59,8 @@ _propose = jax.jit(
 _commit = jax.jit(
     lambda drafter, params, state, context, count, hidden: drafter.commit(
         params, state, context, count, hidden), static_argnums=0)
+_insert = jax.jit(lambda drafter, state, rows, other: drafter.insert(state, rows, other),
+                  static_argnums=0)
 _level = jax.jit(
     lambda drafter, params, state, ids, length, width: drafter.catch_up(
         params, state, ids, length, width), static_argnums=(0, 5))
@@ -202,6 +204,32 @@ def check_one_that_was_left_out_comes_back_level(subject: Subject, gamma: int) -
   np.testing.assert_array_equal(back.tokens, usual.tokens)
 
 
+def check_an_inserted_row_is_as_in_its_own_batch(subject: Subject, gamma: int) -> None:
+  """Rows of another input and of less capacity, in the place of others; those stay."""
+  settings = rules_lib.sampling(4, [1.0, 0.7, 0.0, 1.0])
+  rows = [[0, 2, 3, 3, 2], [0, 3], [0, 2, 2], [0, 3, 2]]
+  _, kept, state = propose(subject, rows, settings, gamma)
+  # Nobody stands at these; what a draft has left behind its row must go all the same.
+  others = [[0, 2, 2, 3], [0], [0, 2, 3], [0, 2]]
+  source = subject.source(4)
+  source = source.replace(ids=jnp.maximum(source.ids - 1, 0))
+  small = dataclasses.replace(subject, capacity=subject.capacity // 2,
+                              source=lambda batch: source)
+  _, fresh, other = propose(small, others, settings, gamma)
+  places = jnp.array([-1, 2, 4, 0], jnp.int32)
+  state = _insert(subject.drafter, state, places, other)
+  mixed = [others[3], rows[1], others[1], rows[3]]
+  examples, chosen = [3, 1, 1, 3], np.array([3, 1, 1, 3])
+  settings = jax.tree.map(lambda x: x[chosen], settings)
+  _, found, _ = propose(subject, mixed, settings, gamma, state=state, example_ids=examples)
+  for row, (draft, at) in enumerate([(fresh, 3), (kept, 1), (fresh, 1), (kept, 3)]):
+    count = int(draft.num_drafted[at])
+    assert count == int(found.num_drafted[row]), row
+    np.testing.assert_array_equal(found.tokens[row, :count], draft.tokens[at, :count])
+    if draft.probs is not None:
+      np.testing.assert_allclose(found.probs[row, :count], draft.probs[at, :count], atol=1e-5)
+
+
 def check_confidence_looks_at_distributions(subject: Subject, gamma: int) -> None:
   """A threshold that nothing reaches stops the draft, whatever the tokens; 0 stops none."""
   rows = [[0, 2, 3], [0, 3, 3, 2], [0, 2], [0]]
@@ -238,5 +266,6 @@ def check_all(subject: Subject, gamma: int = 3) -> None:
   check_state_depends_on_committed_tokens_alone(subject, gamma)
   check_rows_are_independent(subject, gamma)
   check_one_that_was_left_out_comes_back_level(subject, gamma)
+  check_an_inserted_row_is_as_in_its_own_batch(subject, gamma)
   check_confidence_looks_at_distributions(subject, gamma)
   check_coupled_draws_go_by_position(subject, gamma)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specdec.core import rows as rows_lib
 from specdec.testing import oracle
 from specdec.types import Source
 
@@ -77,12 +78,7 @@ class MarkovScorer:
     return cache.replace(length=length.astype(jnp.int32))
 
   def insert(self, cache: MarkovCache, rows: Array, other: MarkovCache) -> MarkovCache:
-    def replace(old, new):
-      # A negative index would wrap around instead of being dropped.
-      inside = jnp.where(rows < 0, old.shape[0], rows)
-      return old.at[inside].set(new, mode="drop")
-
-    return jax.tree.map(replace, cache, other)
+    return rows_lib.replace(cache, rows, other)
 
 
 def random_weights(seed: int, vocab_size: int, kinds: int = 1, scale: float = 1.5) -> PyTree:

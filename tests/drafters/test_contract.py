@@ -73,6 +73,29 @@ class _RememberingDrafter(TransformerDrafter):
     return state
 
 
+@dataclasses.dataclass(frozen=True)
+class _KeepsItsSource(TransformerDrafter):
+  """Inserts what was fed, and goes on with the input of the row before."""
+
+  def insert(self, state, rows, other):
+    return super().insert(state, rows, other).replace(kind=state.kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WrapsAround(TransformerDrafter):
+  """Takes -1 for the last row."""
+
+  def insert(self, state, rows, other):
+    return super().insert(state, rows % state.length.shape[0], other)
+
+
+@pytest.mark.parametrize("kind", [_KeepsItsSource, _WrapsAround])
+def test_an_insert_that_is_none_fails(kind):
+  contract.check_an_inserted_row_is_as_in_its_own_batch(toy(), 3)
+  with pytest.raises(AssertionError):
+    contract.check_an_inserted_row_is_as_in_its_own_batch(toy(kind), 3)
+
+
 def test_a_q_that_was_not_drawn_from_fails():
   with pytest.raises(AssertionError):
     contract.check_tokens_follow_q(toy(_LaggingDrafter))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.core import layout
+from specdec.core import rows as rows_lib
 from specdec.models.t5 import sharding
 from specdec.models.t5 import weights as weights_lib
 from specdec.models.t5.cache import Cache
@@ -87,13 +88,9 @@ class T5Scorer:
     return cache.replace(length=length.astype(jnp.int32))
 
   def insert(self, cache: Cache, rows: Array, other: Cache) -> Cache:
-    """Replaces rows of the cache by the rows of another of the same capacity."""
-    def replace(old: Array, new: Array) -> Array:
-      # A negative index would wrap around instead of being dropped.
-      inside = jnp.where(rows < 0, old.shape[0], rows)
-      return old.at[inside].set(new, mode="drop")
-
-    return jax.tree.map(replace, cache, other)
+    """Replaces rows of the cache; the other's source and capacity may be smaller."""
+    # Zeros behind a narrower source are masked, as its mask is filled up with False.
+    return rows_lib.replace(cache, rows, other)
 
   def logits(self, weights: PyTree, source: Source, decoder_ids: Array) -> Array:
     """Teacher-forced logits, float32 [B, T, V], of decoder inputs [B, T]."""
