@@ -34,6 +34,8 @@ Examples
 
 # Drafters that hold no weights worth counting.
 _WEIGHTLESS = ("copy", "uniform", "none")
+# T5 v1.1, the smallest first.
+_PUBLIC = ("small", "base", "large", "xl", "xxl")
 
 
 def make_flags() -> Flags:
@@ -205,9 +207,8 @@ def _too_large(flags: Flags, wanted: "Wanted", found: "Plan", memory: float) -> 
 def _recommend(flags: Flags, memory: float) -> int:
   """What fits of the public sizes, with the drafter to begin with."""
   from specdec.engine import plan
-  from specdec.models.t5 import sizes
 
-  order = sorted(sizes.names(), key=lambda name: _parameters(name))
+  order = _PUBLIC
   rows: list[list[str]] = []
   lines: list[dict[str, Any]] = []
   for name in order:
