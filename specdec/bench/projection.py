@@ -3,8 +3,8 @@
 A projection, not a measurement: an iteration is taken to last as long as its traffic with HBM
 does at the chip's full bandwidth. Nothing is added for the latency of operations, of which a
 small drafter has many in relation to its bytes, so that its share of the time comes out too
-low. `from_cycles` takes the compiler's own estimates of operations instead, which know nothing
-of waiting for memory; neither is a prediction of what a chip will measure.
+low. The compiler's own estimates of operations (`estimated_cycles` in records) are of no use
+instead: they leave out waiting for memory, and promise more than gamma + 1.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,7 @@ ASSUMPTIONS = (
     "From bytes: an iteration lasts as long as reading and writing HBM does at "
     f"{aot.HBM_BYTES_PER_S / 1e9:.0f} GB/s (Google's system documentation of TPU v4, per chip); "
     "latencies of operations count nothing, and all else happens meanwhile.",
-    "From cycles: the sum of the compiler's own estimates of an iteration's operations, which "
-    "leave out fetches ahead of use and waiting for them.",
-    "Both divide plain decoding's figure per token by an iteration's over the tokens that the "
+    "Plain decoding's figure per token is divided by an iteration's over the tokens that the "
     "paper's formula expects of it.",
 )
 
@@ -65,9 +63,7 @@ def rows(programs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         **{k: row[k] for k in ("task", "drafter", "temperature", "gamma", "alpha")},
         "paper": row["speed_up"], "tokens_per_iteration": round(tokens, 2),
         "iteration_ms": round(1e3 * seconds(figures), 2),
-        "from_bytes": round(tokens * seconds(plain) / seconds(figures), 2),
-        "from_cycles": round(
-            tokens * plain["estimated_cycles"] / figures["estimated_cycles"], 2)})
+        "from_bytes": round(tokens * seconds(plain) / seconds(figures), 2)})
   return out
 
 
@@ -93,10 +89,10 @@ def markdown(record: Mapping[str, Any]) -> str:
         mb(f["copied_before_bytes"]["all"]))
     lines.append(f"| {' | '.join(cells)} |")
   lines += ["", "## Projected walltime", "",
-            "| task | drafter | temperature | gamma | alpha | paper | projected from bytes | "
-            "projected from cycles |", "|" + "---|" * 8]
+            "| task | drafter | temperature | gamma | alpha | paper | projected from bytes |",
+            "|" + "---|" * 7]
   for r in record["projection"]:
     cells = (paper.display(r["task"]), paper.display(r["drafter"]), r["temperature"], r["gamma"],
-             r["alpha"], f"{r['paper']}x", f"{r['from_bytes']:.1f}x", f"{r['from_cycles']:.1f}x")
+             r["alpha"], f"{r['paper']}x", f"{r['from_bytes']:.1f}x")
     lines.append(f"| {' | '.join(map(str, cells))} |")
   return "\n".join([*lines, "", *(f"* {a}" for a in ASSUMPTIONS)]) + "\n"
