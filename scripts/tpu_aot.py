@@ -31,6 +31,9 @@ _MAX_LEN = flags.DEFINE_integer("max_decode_len", 128, "Most tokens of a row.")
 _BATCH = flags.DEFINE_integer("batch_size", 1, "Rows.")
 _DTYPE = flags.DEFINE_string("dtype", "bfloat16", "Of weights and products.")
 _START = flags.DEFINE_bool("start", True, "Compile the encoder, too.")
+_MESH = flags.DEFINE_string(
+    "mesh", None, "Several chips of a host, such as model:4: a line per program on what each chip "
+    "holds, beside what specdec plan says.")
 _JSON = flags.DEFINE_string("json", None, "Record to write, or to add to.")
 _MARKDOWN = flags.DEFINE_string("markdown", None, "Tables to write.")
 
@@ -86,9 +89,36 @@ def write(programs: dict, chip) -> dict:
   return record
 
 
+def on_mesh(cases: dict) -> dict:
+  """What a chip of several holds, by program; printed, too."""
+  from specdec.bench import aot_mesh
+  from specdec.engine import mesh as mesh_lib
+
+  sizes = mesh_lib.parse(_MESH.value)
+  mesh = aot_mesh.make_mesh(aot.chips(), sizes["data"], sizes["model"])
+  found = {}
+  for name, one in cases.items():
+    found[name] = f = aot_mesh.examine(one, mesh)
+    print(f"{name}: {f['peak'] / 2**30:.2f} GiB a chip, specdec plan says "
+          f"{f['planned'] / 2**30:.2f} ({f['planned'] / f['peak'] - 1:+.1%}); collectives: "
+          f"{', '.join(f'{n} {kind}' for kind, n in f['collectives'].items()) or 'none'}",
+          flush=True)
+  return found
+
+
 def main(argv):
   del argv
   try:
+    if _MESH.value:
+      names = _PROGRAMS.value or projection.of_paper()
+      found = on_mesh({name: case(name) for name in names})
+      if _JSON.value:
+        record = {"kind": "tpu aot mesh", "mesh": _MESH.value, **settings(),
+                  **{k: records.environment()[k] for k in ("specdec", "commit", "jax", "date")},
+                  "libtpu": importlib.metadata.version("libtpu"), "programs": found}
+        pathlib.Path(_JSON.value).write_text(json.dumps(record, indent=1) + "\n",
+                                             encoding="utf-8")
+      return
     names = _PROGRAMS.value or projection.of_paper()
     cases = {name: case(name) for name in names}
     done = known()

@@ -51,7 +51,12 @@ _SMALL = 2**16
 
 
 def device() -> Any:
-  """One TPU-v4 chip, its two cores as one (megacore), to compile for.
+  """One TPU-v4 chip to compile for; see `chips`."""
+  return chips()[0]
+
+
+def chips() -> list[Any]:
+  """The four TPU-v4 chips of a host, the two cores of each as one (megacore).
 
   Must come before anything else makes jax look for devices, which then finds the CPU alone.
 
@@ -73,7 +78,7 @@ def device() -> Any:
     raise SpecdecError(f"libtpu describes no TPU-v4 ({str(e).splitlines()[0]}); expected the "
                        f"libtpu that goes with jax {jax.__version__}: type "
                        "pip install 'specdec-jax[tpu]'") from e
-  return topology.devices[0]
+  return list(topology.devices)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.bench import aot
+from specdec.bench import aot_mesh
 from specdec.core.state import Method
 from specdec.models.t5.config import T5Config
 from specdec.models.t5.scorer import T5Scorer
@@ -49,7 +50,8 @@ class Casts(aot.Case):
     return Method(Casting(self.target, out_in=False))
 
 
-chip = aot.device()
+chips = aot.chips()
+chip = chips[0]
 
 
 def examine(case, with_start):
@@ -59,7 +61,9 @@ def examine(case, with_start):
 
 print(json.dumps({
     "pair": examine(aot.Case(target, drafter, 3, 128, 60), True),
-    "casting": examine(Casts(target, None, 0, 128, 60), False)}))
+    "casting": examine(Casts(target, None, 0, 128, 60), False),
+    "mesh": aot_mesh.examine(aot.Case(target, drafter, 3, 128, 60),
+                             aot_mesh.make_mesh(chips, 1, 4))}))
 """
 
 
@@ -87,6 +91,17 @@ def test_an_iteration_reads_the_targets_weights_once(reports):
   figures = reports["pair"]["figures"]
   read = figures["read_bytes"]["target_weights"]
   assert 0 < read <= 1.02 * figures["decoder_weights_bytes"]
+
+
+@NO_LIBTPU
+def test_what_a_chip_of_four_holds_is_what_was_planned(reports):
+  found = reports["mesh"]
+  parts = found["planned_parts"]
+  assert found["weights"] == parts["target weights"] + parts["drafter weights"]
+  # Sums of the residual stream, and the logits put together; no weight goes around.
+  assert set(found["collectives"]) == {"all-reduce", "all-gather"}
+  assert found["memory"]["run"]["arguments"] < 1.2 * (
+      found["weights"] + parts["target caches"] + parts["drafter caches"])
 
 
 def test_the_papers_table_needs_each_of_its_programs_once():
