@@ -114,12 +114,18 @@ class Attention(nn.Module):
     x = x.reshape((*x.shape[:2], c.num_heads, c.head_dim))
     return x.transpose((0, 2, 1, 3))
 
-  def self_qkv(self, x: Array) -> tuple[Array, Array, Array]:
-    """Projects `x` [B, G, D] to query, key and value, each [B, H, G, K]."""
+  def self_qkv(self, x: Array, decoding: bool = False) -> tuple[Array, Array, Array]:
+    """Projects `x` [B, G, D] to query, key and value, each [B, H, G, K].
+
+    `decoding` is against a cache.
+    """
     if self.fused:
       q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
     else:
       q, k, v = self.query(x), self.key(x), self.value(x)
+      if decoding and not self.out_in:
+        # See `cross_query`: no matrix is to be turned around.
+        q, k, v = lax.optimization_barrier((q, k, v))
     return self._heads(q), self._heads(k), self._heads(v)
 
   def cross_kv(self, encoded: Array) -> tuple[Array, Array]:

@@ -108,7 +108,8 @@ class DecoderLayer(nn.Module):
     Returns:
       The residual stream and the layer's keys and values, updated.
     """
-    q, k, v = self.self_attention.self_qkv(self.pre_self_attention_layer_norm(x))
+    q, k, v = self.self_attention.self_qkv(
+        self.pre_self_attention_layer_norm(x), decoding=cached is not None)
     if cached is not None:
       old_key, old_value, offset = cached
       k = cache_lib.write(old_key, k, offset)
