@@ -22,14 +22,14 @@ Usage
   specdec plan --target=SIZE|PATH [--drafter=SIZE|PATH] [FLAGS]
   specdec plan --device=NAME
 
-The first form says what weights, caches, logits and workspace take on each device, and
-ends with exit code 2 if that is more than the device has. The second lists the public T5
-v1.1 sizes and what to draft for each with on such a device. Nothing is loaded."""
+The first form says what weights, caches, logits and workspace take on each device,
+and ends with exit code 2 if that is more than the device has. The second lists the
+public T5 v1.1 sizes and what drafts for each on such a device. Nothing is loaded."""
 
 OUTRO = """\
 Examples
   specdec plan --target=xxl --drafter=small --device=v4
-  specdec plan --target=xxl --drafter=small --device=v5e --mesh=data:2,model:4 --batch_size=32
+  specdec plan --target=xxl --drafter=small --device=v5e --mesh=model:2 --batch_size=4
   specdec plan --device=v5e"""
 
 # Drafters that hold no weights worth counting.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
   from specdec.engine.warmup import Warmed
 
 INTRO = """\
-specdec warmup: compiles what specdec generate and specdec infer will need, and keeps it.
+specdec warmup: compiles what specdec generate and infer will need, and keeps it.
 
 Usage
   specdec warmup [FLAGS]

@@ -152,6 +152,8 @@ class Group:
     self._silence_s = silence_s
     self._stop_asked = threading.Event()
     self._over = threading.Event()
+    # Set with either: the thread that beats sleeps no longer.
+    self._wake = threading.Event()
     # Each is taken once, and kept.
     self._failing, self._passing_on = threading.Lock(), threading.Lock()
     self._names = {layout.process_id: socket.gethostname()}
@@ -165,9 +167,11 @@ class Group:
       self._meet(until, connect_s)
     else:
       self._connect(until, connect_s)
-    for other in self._lines:
-      threading.Thread(target=self._listen, args=(other,), daemon=True).start()
-    threading.Thread(target=self._beat, daemon=True).start()
+    self._threads = [threading.Thread(target=self._listen, args=(other,), daemon=True)
+                     for other in self._lines]
+    self._threads.append(threading.Thread(target=self._beat, daemon=True))
+    for thread in self._threads:
+      thread.start()
 
   def name(self, process: int) -> str:
     """A process as messages call it, with its host."""
@@ -290,6 +294,7 @@ class Group:
     """Asks all processes to end as soon as they can; may be called by a signal's handler."""
     self.stopping = True
     self._stop_asked.set()
+    self._wake.set()
 
   def finish(self) -> None:
     """The last call: from then on, that a process is gone is no failure.
@@ -302,9 +307,13 @@ class Group:
       self._board.wait_for_partings(_PARTING_S)
     self._pass_on_stop()
     self._over.set()
+    self._wake.set()
     for line in self._lines.values():
       line.say({"type": "parting"})
       line.close()
+    # An interpreter that goes away under a thread may take the process with it.
+    for thread in self._threads:
+      thread.join(_LAST_WORD_S)
 
   def claim_devices(self) -> None:
     """Sees to it that this process uses devices of its own; before any is used.
@@ -389,9 +398,9 @@ class Group:
     while not self._over.is_set():
       if self._stop_asked.is_set():
         self._pass_on_stop()
-        time.sleep(self._silence_s / _STEPS)
+        self._over.wait(self._silence_s / _STEPS)
       else:
-        self._stop_asked.wait(self._silence_s / _STEPS)
+        self._wake.wait(self._silence_s / _STEPS)
       for line in self._lines.values():
         line.say({"type": "beat"})
 

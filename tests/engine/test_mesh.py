@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -20,13 +21,16 @@ from specdec.models.t5.scorer import T5Scorer
 from specdec.testing import tiny
 from tests.engine import several_devices
 
+# Not as a module: the installed package is tested, and tests are no part of it.
+SCRIPT = pathlib.Path(__file__).parent / "several_devices.py"
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
   """What a process with eight virtual devices says."""
   flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
   done = subprocess.run(
-      [sys.executable, "-m", "tests.engine.several_devices", str(tmp_path_factory.mktemp("mesh"))],
+      [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("mesh"))],
       env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, capture_output=True,
       text=True)
   assert done.returncode == 0, done.stderr[-4000:]
