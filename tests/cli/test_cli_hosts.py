@@ -171,7 +171,8 @@ def test_an_evaluation_in_two_processes_has_the_digits_of_one(saved_pair, folder
       "--metrics=sequence_accuracy,bleu", "--max_decode_len=8", "--batch_size=4", "--gamma=2",
       "--temperature=1", "--baseline=plain"]
   codes, said = ended(launch([command("both")], folder))
-  assert codes == [0, 0] and said[1] == "", said
+  # TensorFlow has its own things to say.
+  assert codes == [0, 0] and "written to both" in said[0] and "written to" not in said[1], said
   assert run(command("one")) == 0
   one, both = (json.loads((folder / out / "results.json").read_text()) for out in ("one", "both"))
   assert (one.pop("processes"), both.pop("processes")) == (1, 2)
