@@ -4,6 +4,7 @@ What a chip holds is read off the compiled modules and set beside what `engine.p
 without compiling anything.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax.sharding import PartitionSpec
 import numpy as np
 
 from specdec.bench import aot
+from specdec.bench import collectives
 from specdec.core import keys
 from specdec.core import layout
 from specdec.core import loop
@@ -59,8 +61,9 @@ def examine(case: aot.Case, mesh: Mesh, whole_drafter: bool = False) -> dict[str
     whole_drafter: every chip holds the whole drafter.
 
   Returns:
-    Bytes per chip, JSON-ready: `memory` of both programs, `peak`, `planned`, `collectives`
-    of the loop's program by kind.
+    Bytes per chip, JSON-ready: `memory` of both programs, `peak`, `planned`; of the loop's
+    program the number of `collectives` by kind, and `largest_exchanged`, the elements of the
+    largest array of one.
   """
   data, model = mesh.shape[layout.DATA], mesh.shape[layout.MODEL]
   split = model > 1
@@ -91,11 +94,14 @@ def examine(case: aot.Case, mesh: Mesh, whole_drafter: bool = False) -> dict[str
   held = sum(_part(x) for x in jax.tree.leaves(weights))
   memory = {name: _memory(program) for name, program in (("start", first), ("run", run))}
   peak = max(held + m["outputs"] + m["temporaries"] + m["code"] for m in memory.values())
+  exchanged = collectives.collectives(run.as_text())
   planned = plan.plan(plan.Wanted(
       case.target, case.drafter, case.gamma, b, case.source_len, case.max_decode_len, data, model,
       whole_drafter))
   return {"memory": memory, "weights": held, "peak": peak, "planned": planned.total,
-          "planned_parts": planned.parts, "collectives": _collectives(run.as_text())}
+          "planned_parts": planned.parts,
+          "collectives": dict(Counter(c.kind for c in exchanged)),
+          "largest_exchanged": max((c.size for c in exchanged), default=0)}
 
 
 def _weights(scorer: T5Scorer, mesh: Mesh) -> PyTree:
@@ -122,11 +128,3 @@ def _memory(program: Any) -> dict[str, int]:
   stats = program.memory_analysis()
   return {"arguments": stats.argument_size_in_bytes, "outputs": stats.output_size_in_bytes,
           "temporaries": stats.temp_size_in_bytes, "code": stats.generated_code_size_in_bytes}
-
-
-def _collectives(text: str) -> dict[str, int]:
-  kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
-  return {kind: n for kind in kinds
-          if (n := sum(f" {kind}(" in line or f" {kind}-start(" in line
-                       for line in text.splitlines()))}
-

@@ -51,7 +51,7 @@ def test_json_holds_the_bytes(capsys):
 
 @pytest.mark.parametrize("args, told", [
     (["--target=hug"], "neither a size nor a checkpoint"),
-    (["--target=xl", "--drafter=tiny"], "--drafter is 'tiny'"),
+    (["--target=xl", "--drafter=mini"], "--drafter is 'mini'"),
     (["--target=xl", "--device=v9"], "expected one of v3, v4"),
     (["--target=xl", "--memory=lots"], "expected GiB"),
     (["--target=xl", "--memory=8", "--device=v4"], "drop one"),
