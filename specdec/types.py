@@ -33,6 +33,7 @@ class Status(enum.IntEnum):
 
   @property
   def text(self) -> str:
+    """What it means, and what a user can do about it."""
     return _STATUS_TEXT[self]
 
   @property
@@ -55,8 +56,7 @@ _STATUS_TEXT = {
 }
 
 
-@flax.struct.dataclass
-class Source:
+class Source(flax.struct.PyTreeNode):
   """What a model is conditioned on: the encoder input, or a prompt.
 
   Attributes:
@@ -76,8 +76,7 @@ class Source:
     return jax.numpy.arange(self.ids.shape[1]) < self.length[:, None]
 
 
-@flax.struct.dataclass
-class Sampling:
+class Sampling(flax.struct.PyTreeNode):
   """How logits become a distribution; traced, one value per row.
 
   Attributes:
@@ -91,8 +90,7 @@ class Sampling:
   top_p: Array
 
 
-@flax.struct.dataclass
-class Limits:
+class Limits(flax.struct.PyTreeNode):
   """Where a row ends; traced.
 
   Attributes:
@@ -108,8 +106,7 @@ class Limits:
   min_decode_len: Array
 
 
-@flax.struct.dataclass
-class Controls:
+class Controls(flax.struct.PyTreeNode):
   """What is done to logits before they become a distribution; traced.
 
   Positions are absolute: the first token after the start id is at 0, whether it
@@ -135,8 +132,7 @@ class Controls:
   logits_fn: Any = None
 
 
-@flax.struct.dataclass
-class Speculation:
+class Speculation(flax.struct.PyTreeNode):
   """How far a row speculates; traced. Nothing here changes its law, but for the lenience.
 
   Attributes:
@@ -151,8 +147,7 @@ class Speculation:
   lenience: Array
 
 
-@flax.struct.dataclass
-class Rules:
+class Rules(flax.struct.PyTreeNode):
   """All that a user asks of a batch; the same for plain decoding, drafts and target."""
 
   sampling: Sampling

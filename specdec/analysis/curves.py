@@ -166,10 +166,12 @@ class Timeline:
 
   @property
   def tokens(self) -> int:
+    """All that were decoded."""
     return sum(s.tokens for s in self.spans)
 
   @property
   def end(self) -> float:
+    """When the last call ends."""
     return self.spans[-1].end
 
 

@@ -115,6 +115,7 @@ class Calibration:
 
   @property
   def difference(self) -> float:
+    """Accepted tokens beyond those that the rates promise."""
     return self.accepted - self.expected
 
   @property

@@ -46,8 +46,7 @@ Array = jax.Array
 PyTree = Any
 
 
-@flax.struct.dataclass
-class Outputs:
+class Outputs(flax.struct.PyTreeNode):
   """Outputs of a target, and what it said of each position of them.
 
   Attributes:

@@ -102,6 +102,7 @@ class Case:
   batch_size: int = 1
 
   def method(self) -> Method:
+    """The static part of the program."""
     # Not the form that suits the machine this runs on.
     target = T5Scorer(self.target, out_in=False)
     drafter = self.drafter and TransformerDrafter(
@@ -236,6 +237,7 @@ class Report:
 
   @property
   def failed(self) -> tuple[Check, ...]:
+    """Those of the checks that do not hold."""
     return tuple(c for c in self.checks if not c.holds)
 
 

@@ -26,6 +26,7 @@ class Spread:
 
   @classmethod
   def of(cls, values: Sequence[float]) -> "Spread":
+    """The spread of one value or more."""
     median = statistics.median(values)
     if len(values) == 1:  # `statistics.quantiles` wants two at least.
       return cls(median, median, median, (median, median))

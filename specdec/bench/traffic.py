@@ -48,6 +48,7 @@ class Array(NamedTuple):
 
   @property
   def size(self) -> int:
+    """Number of its elements."""
     return math.prod(self.dims)
 
 
@@ -108,6 +109,7 @@ class Iteration:
     return sum(m.read * m.times for m in self.moves if m.origin.startswith(prefix))
 
   def written(self) -> int:
+    """Bytes written to HBM."""
     return sum(m.written * m.times for m in self.moves)
 
   def by_origin(self) -> Counter:

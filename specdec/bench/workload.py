@@ -44,6 +44,7 @@ class Part:
 
   @property
   def bytes_per_call(self) -> int:
+    """Bytes of weights that a call of one token reads."""
     return weights_lib.bytes_per_call(self.weights, self.scorer.config)
 
 
@@ -65,6 +66,7 @@ class Drafting:
 
   @property
   def bytes_per_call(self) -> int | None:
+    """Those of its T5; None without one."""
     return self.part and self.part.bytes_per_call
 
 
@@ -104,10 +106,12 @@ class Workload:
 
   @property
   def sources(self) -> tuple[Source, ...]:
+    """All batches, in the order in which they are decoded."""
     return (self.source, *self.more)
 
   @property
   def greedy(self) -> bool:
+    """Whether its temperature is one that stands for the likeliest token."""
     return self.temperature <= MIN_TEMPERATURE
 
   @property
@@ -117,16 +121,20 @@ class Workload:
 
   @property
   def batch_size(self) -> int:
+    """Rows of a batch."""
     return self.source.ids.shape[0]
 
   @property
   def dtype(self) -> str:
+    """That the target computes in."""
     return self.target.scorer.config.dtype
 
   def method(self, gamma: int, trace: bool = False) -> Method:
+    """The decoding method at a gamma; 0 is plain decoding."""
     return Method(self.target.scorer, self.drafter.drafter if gamma else None, gamma, trace=trace)
 
   def weights(self, gamma: int) -> Weights:
+    """What the method at a gamma takes."""
     return Weights(self.target.weights, self.drafter.params if gamma else None)
 
   def rules(self) -> Rules:

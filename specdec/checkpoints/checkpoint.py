@@ -46,10 +46,12 @@ class ArrayRef:
 
   @property
   def ndim(self) -> int:
+    """Number of its axes."""
     return len(self.shape)
 
   @property
   def size(self) -> int:
+    """Number of its elements."""
     return int(np.prod(self.shape, dtype=np.int64))
 
   @property

@@ -35,11 +35,13 @@ class Reading:
     self._progress = progress
 
   def read(self, name: str, array: ArrayRef) -> np.ndarray:
+    """The array, whose checksum is kept under the name."""
     values = array.read()
     self.checksums[name] = checksum(values)
     return values
 
   def done(self, name: str, array: ArrayRef) -> None:
+    """Tells whoever watches that an array has been dealt with."""
     if self._progress:
       self._progress(name, array.nbytes)
 

@@ -74,8 +74,7 @@ class Scorer(Protocol):
     ...
 
 
-@flax.struct.dataclass
-class Context:
+class Context(flax.struct.PyTreeNode):
   """What a drafter may look at when it proposes.
 
   Attributes:
@@ -101,8 +100,7 @@ class Context:
   lag: int = flax.struct.field(pytree_node=False, default=2)
 
 
-@flax.struct.dataclass
-class Proposal:
+class Proposal(flax.struct.PyTreeNode):
   """A draft.
 
   Attributes:

@@ -50,6 +50,7 @@ def extend(draft: Proposal, context: Context, logits: Array, noise: Array,
   # A row that stopped before goes on for nothing: the others do.
   going_on = draft.num_drafted == index
   sure = going_on & is_confident(context, adjusted[:, 0], q[:, 0])
+  assert draft.probs is not None  # `nothing` has some.
   return Proposal(
       tokens=lax.dynamic_update_slice(draft.tokens, token[:, None], (0, index)),
       probs=lax.dynamic_update_slice(draft.probs, q, (0, index, 0)),

@@ -150,6 +150,7 @@ def catch_up(method: Method, weights: Weights, state: DecodeState, width: int) -
     width: no row has committed more tokens than so many meanwhile; static, at most the
       capacity.
   """
+  assert method.drafter is not None
   return _laid(state.replace(draft_state=method.drafter.catch_up(
       weights.drafter, state.draft_state, state.ids, state.length, width)))
 
@@ -159,6 +160,7 @@ def _has_draft(method: Method, weights: Weights, state: DecodeState, rules: Rule
   # In the size that would be run, which is not this one-token size.
   some = dataclasses.replace(method, gamma=1)
   context = step_lib.make_context(some, state, rules)
+  assert method.drafter is not None  # Or there would be nothing to watch for.
   found = method.drafter.has_draft(weights.drafter, state.draft_state, context)
   return (found & (context.wanted > 0)).any()
 

@@ -49,16 +49,14 @@ class Method:
       raise ValueError("watch is set; expected a drafter that abstains")
 
 
-@flax.struct.dataclass
-class Weights:
+class Weights(flax.struct.PyTreeNode):
   """Prepared weights of the target and parameters of the drafter (or None)."""
 
   target: PyTree
   drafter: PyTree = None
 
 
-@flax.struct.dataclass
-class Exits:
+class Exits(flax.struct.PyTreeNode):
   """When the loop hands control back to the host; traced int32 scalars.
 
   It always leaves when every row has ended.
@@ -72,8 +70,7 @@ class Exits:
   min_ended: Array | int = 2**30
 
 
-@flax.struct.dataclass
-class Stats:
+class Stats(flax.struct.PyTreeNode):
   """Counts per row, int32 [B].
 
   alpha is `accepted / tested`: a position is tested when the verifier looks at
@@ -92,8 +89,7 @@ class Stats:
   accepted: Array
 
 
-@flax.struct.dataclass
-class Trace:
+class Trace(flax.struct.PyTreeNode):
   """What happened in each iteration of each row; entry i belongs to its i-th target call.
 
   Attributes:
@@ -114,8 +110,7 @@ class Trace:
   draft_probs: Array
 
 
-@flax.struct.dataclass
-class DecodeState:
+class DecodeState(flax.struct.PyTreeNode):
   """State of one batch. Donated to every call of the loop.
 
   Between iterations the target has been fed all committed tokens but the last.

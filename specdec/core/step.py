@@ -37,12 +37,14 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
     The next state.
   """
   gamma, running, limits = method.gamma, state.running, rules.limits
+  drafter = method.drafter
   context = make_context(method, state, rules)
   generated = state.length - 1
   remaining = limits.max_decode_len - generated
 
   if gamma:
-    proposal, draft_state = method.drafter.propose(
+    assert drafter is not None  # Or there would be no such method.
+    proposal, draft_state = drafter.propose(
         weights.drafter, state.draft_state, context, gamma)
     # A draft ends with its EOS and leaves room for the token after it, so no row
     # ever overruns. Both bounds depend on earlier tokens only: still exact.
@@ -95,10 +97,11 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
   tested = jnp.minimum(jnp.minimum(accepted + 1, num_drafted), unsound)
   stats, trace = state.stats, state.trace
   if method.trace:
+    assert trace is not None
     trace = _record(trace, stats.target_calls, running, proposal, target_probs, accepted, count)
   if gamma or method.watch:
-    draft_state = method.drafter.commit(
-        weights.drafter, draft_state, context, accepted, hidden)
+    assert drafter is not None
+    draft_state = drafter.commit(weights.drafter, draft_state, context, accepted, hidden)
   return state.replace(
       ids=ids,
       length=length,

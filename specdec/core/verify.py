@@ -18,8 +18,7 @@ from specdec.core.contracts import Proposal
 Array = jax.Array
 
 
-@flax.struct.dataclass
-class Noise:
+class Noise(flax.struct.PyTreeNode):
   """Independent uniforms in [0, 1) for one verification.
 
   Attributes:
@@ -35,8 +34,7 @@ class Noise:
   race: Array | None = None
 
 
-@flax.struct.dataclass
-class Target:
+class Target(flax.struct.PyTreeNode):
   """What the target says of G + 1 positions.
 
   Attributes:
@@ -52,8 +50,7 @@ class Target:
   lenience: Array
 
 
-@flax.struct.dataclass
-class Verdict:
+class Verdict(flax.struct.PyTreeNode):
   """What a verifier decided.
 
   Attributes:
@@ -226,6 +223,7 @@ class CoupledVerifier(TokenVerifier):
     return Noise(jnp.zeros((committed.shape[0], gamma), jnp.float32), empty, empty, race)
 
   def __call__(self, noise: Noise, proposal: Proposal, target: Target) -> Verdict:
+    assert noise.race is not None  # It is of this verifier.
     own = probs.race(noise.race, target.probs)
     gamma = proposal.tokens.shape[1]
     drafted = jnp.arange(gamma) < proposal.num_drafted[:, None]

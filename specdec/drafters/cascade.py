@@ -23,16 +23,14 @@ Array = jax.Array
 PyTree = Any
 
 
-@flax.struct.dataclass
-class CascadeParams:
+class CascadeParams(flax.struct.PyTreeNode):
   """Prepared weights of the middle model and parameters of its drafter."""
 
   scorer: PyTree
   drafter: PyTree = None
 
 
-@flax.struct.dataclass
-class CascadeState:
+class CascadeState(flax.struct.PyTreeNode):
   """What a cascade keeps.
 
   Attributes:
@@ -47,8 +45,7 @@ class CascadeState:
   hidden: Array | None = None
 
 
-@flax.struct.dataclass
-class _Carry:
+class _Carry(flax.struct.PyTreeNode):
   """A draft in the making.
 
   Attributes:
@@ -199,6 +196,7 @@ class CascadeDrafter:
   def _iterate(self, params: CascadeParams, context: Context, carry: _Carry) -> _Carry:
     """One inner iteration: as `core.step.step`, but for what it commits to."""
     state, draft = carry.state, carry.draft
+    assert draft.probs is not None  # `drafting.nothing` has some.
     seen = self._inside(context, draft, carry.lacking)
     proposal, inner = self.drafter.propose(params.drafter, state.drafter, seen, self.gamma)
     proposal = step.cut(proposal, seen)

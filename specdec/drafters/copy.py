@@ -28,8 +28,7 @@ _NEAR_BITS, _DISTANCE_BITS = 3, 20
 MAX_MATCH = 63
 
 
-@flax.struct.dataclass
-class CopyState:
+class CopyState(flax.struct.PyTreeNode):
   """The input.
 
   Attributes:

@@ -40,8 +40,7 @@ class Ends(Protocol):
     ...
 
 
-@flax.struct.dataclass
-class HeadsState:
+class HeadsState(flax.struct.PyTreeNode):
   """What is known of each row.
 
   Attributes:
@@ -133,6 +132,7 @@ class HeadsDrafter:
       q = probs.distribution(adjusted, context.rules.sampling)
       token = drafting.draw(context, q[:, 0], index, at(noise))
       going_on &= drafting.is_confident(context, adjusted[:, 0], q[:, 0])
+      assert draft.probs is not None  # `none` has some.
       return Proposal(
           tokens=lax.dynamic_update_slice(draft.tokens, token[:, None], (0, index)),
           probs=lax.dynamic_update_slice(draft.probs, q, (0, index, 0)),

@@ -27,8 +27,7 @@ MAX_ORDER = 3
 _NOTHING = -1
 
 
-@flax.struct.dataclass
-class Tables:
+class Tables(flax.struct.PyTreeNode):
   """What follows the histories that are known; each of them is a row of successors.
 
   Row 0 is the empty history's, then come those of one token, then those of two. Rows have
@@ -54,8 +53,7 @@ class Tables:
     return len(self.histories) + 1
 
 
-@flax.struct.dataclass
-class _Draft:
+class _Draft(flax.struct.PyTreeNode):
   """A draft in the making: the candidates of each position instead of all ids.
 
   Attributes:

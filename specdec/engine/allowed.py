@@ -22,8 +22,7 @@ from specdec.errors import SpecdecError
 Array = jax.Array
 
 
-@flax.struct.dataclass
-class AllowedSequences:
+class AllowedSequences(flax.struct.PyTreeNode):
   """Allows nothing but prefixes of the given sequences.
 
   Nodes of the trie are numbered in the order of a breadth-first walk, so that the
@@ -44,6 +43,12 @@ class AllowedSequences:
   @classmethod
   def from_ids(cls, sequences: Iterable[Sequence[int]]) -> "AllowedSequences":
     """The trie of sequences of ids, each with the EOS that ends it.
+
+    Args:
+      sequences: of ids.
+
+    Returns:
+      A hook for `logits_fn`.
 
     Raises:
       SpecdecError: there is none, or one is empty or holds something else than ids.
@@ -81,6 +86,13 @@ class AllowedSequences:
   @classmethod
   def from_texts(cls, vocabulary: BaseVocabulary, texts: Iterable[str]) -> "AllowedSequences":
     """The trie of texts as the vocabulary writes them, each ended by its EOS.
+
+    Args:
+      vocabulary: of the pair.
+      texts: all that may be said.
+
+    Returns:
+      A hook for `logits_fn`.
 
     Raises:
       SpecdecError: there is none, or the vocabulary cannot write one of them.

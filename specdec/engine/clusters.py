@@ -1,16 +1,56 @@
 """Which process of how many this is: by what was typed, the environment, or the cluster."""
 
 from collections.abc import Mapping
+import dataclasses
 import importlib.util
 import os
 
-from specdec.engine.hosts import Layout
 from specdec.errors import SpecdecError
 
 # The environment variables that stand for flags; JAX itself reads the first.
 VARIABLES = {"coordinator_address": "JAX_COORDINATOR_ADDRESS",
              "num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
 AUTO = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Which process of how many this is.
+
+  Attributes:
+    address: "host:port" where process 0 listens.
+    num_processes: at least 1.
+    process_id: from 0.
+    needs_jax: the devices want `jax.distributed.initialize`, as slices of Cloud TPU do.
+    devices: which of its host's GPUs are its own; None for all that it sees.
+  """
+
+  address: str
+  num_processes: int
+  process_id: int
+  needs_jax: bool = False
+  devices: tuple[int, ...] | None = None
+
+  def __post_init__(self):
+    if self.num_processes < 1:
+      raise SpecdecError(f"--num_processes is {self.num_processes}; expected 1 or more")
+    if not 0 <= self.process_id < self.num_processes:
+      raise SpecdecError(f"--process_id is {self.process_id}; expected 0 to "
+                         f"{self.num_processes - 1}, a number of its own for each process")
+    host, colon, port = self.address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+      raise SpecdecError(f"--coordinator_address is {self.address!r}; expected HOST:PORT, the "
+                         "host of process 0 and a free port there, such as 10.0.0.2:8476")
+
+  @property
+  def host(self) -> str:
+    """Of process 0."""
+    return self.address.rpartition(":")[0].strip("[]")
+
+  @property
+  def port(self) -> int:
+    """Where it listens."""
+    return int(self.address.rpartition(":")[2])
 
 
 def find(coordinator_address: str | None = None, num_processes: int | None = None,

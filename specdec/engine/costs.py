@@ -73,6 +73,9 @@ class Costs:
 
     Args:
       alpha: [...], acceptance rates.
+
+    Returns:
+      Times as fast as plain decoding, for each of `sizes`.
     """
     alpha = np.asarray(alpha, np.float64)[..., None]
     # The sum over i of alpha^i up to each size, which is equation 1 and holds at 1 as well.

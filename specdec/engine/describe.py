@@ -79,6 +79,7 @@ class Description:
 
   @property
   def parameters(self) -> int:
+    """Number of parameters in the checkpoint."""
     return sum(array.size for array in self.checkpoint.arrays.values())
 
   def rows(self) -> list[tuple[str, str]]:

@@ -78,6 +78,7 @@ class Known:
 
   @property
   def names(self) -> list[str]:
+    """Kinds of drafters, and the pair's own."""
     return [*WORDS, *self.folders]
 
 

@@ -81,6 +81,9 @@ def generate_ids(pair: Pair, encoder_ids: Any, *, prompt: Any = None, logits_fn:
     costs: for `gamma="auto"`.
     **settings: fields of `Settings`.
 
+  Returns:
+    Records in the order of the rows, as from `generate`.
+
   Raises:
     SpecdecError: a setting or an id is out of range.
   """
@@ -95,6 +98,22 @@ def iterate(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
   """Yields the records of `generate` in order, a window of batches at a time.
 
   Mistakes are raised by the call itself, before anything is decoded.
+
+  Args:
+    pair: from `load_pair`.
+    texts: one text or several.
+    task: see `generate`, and so are all the others.
+    prompt: what every output begins with.
+    logits_fn: a hook.
+    trace: keep each iteration.
+    costs: for `gamma="auto"`.
+    **settings: fields of `Settings`.
+
+  Returns:
+    An iterator; a window is decoded when its first record is asked for.
+
+  Raises:
+    SpecdecError: see `generate`.
   """
   return decode(from_texts(pair, texts, task, settings, prompt, logits_fn=logits_fn, trace=trace,
                            costs=costs))

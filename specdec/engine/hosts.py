@@ -14,11 +14,8 @@ where the devices ask for it as slices of Cloud TPU do.
 
 from collections.abc import Callable
 from collections.abc import Iterator
-import dataclasses
-import json
 import os
 import queue
-import select
 import socket
 import sys
 import threading
@@ -26,58 +23,18 @@ import time
 from typing import Any
 
 from specdec import version
+from specdec.engine import messages
+from specdec.engine.clusters import Layout
 from specdec.errors import SpecdecError
 
 FAILED = 2
 # A greeting is short: whoever sends more is no process of a job.
 _GREETING_BYTES, _GREETING_S = 4096, 10.0
 _RETRY_S = 0.2
-# A process that listens looks so often for a sign of life before it says that there is none.
-_STEPS = 10
 # How long process 0 waits at the end until the others have heard its last word.
 _PARTING_S = 10.0
 # And when it fails.
 _LAST_WORD_S = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-  """Which process of how many this is.
-
-  Attributes:
-    address: "host:port" where process 0 listens.
-    num_processes: at least 1.
-    process_id: from 0.
-    needs_jax: the devices want `jax.distributed.initialize`, as slices of Cloud TPU do.
-    devices: which of its host's GPUs are its own; None for all that it sees.
-  """
-
-  address: str
-  num_processes: int
-  process_id: int
-  needs_jax: bool = False
-  devices: tuple[int, ...] | None = None
-
-  def __post_init__(self):
-    if self.num_processes < 1:
-      raise SpecdecError(f"--num_processes is {self.num_processes}; expected 1 or more")
-    if not 0 <= self.process_id < self.num_processes:
-      raise SpecdecError(f"--process_id is {self.process_id}; expected 0 to "
-                         f"{self.num_processes - 1}, a number of its own for each process")
-    host, colon, port = self.address.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-      raise SpecdecError(f"--coordinator_address is {self.address!r}; expected HOST:PORT, the "
-                         "host of process 0 and a free port there, such as 10.0.0.2:8476")
-
-  @property
-  def host(self) -> str:
-    """Of process 0."""
-    return self.address.rpartition(":")[0].strip("[]")
-
-  @property
-  def port(self) -> int:
-    """Where it listens."""
-    return int(self.address.rpartition(":")[2])
 
 
 class Alone:
@@ -158,8 +115,8 @@ class Group:
     self._failing, self._passing_on = threading.Lock(), threading.Lock()
     self._names = {layout.process_id: socket.gethostname()}
     # What processes say to each other lies on a board of process 0.
-    self._board = _Board(self.num_processes) if not self.process_id else None
-    self._lines: dict[int, _Line] = {}
+    self._board = messages.Board(self.num_processes) if not self.process_id else None
+    self._lines: dict[int, messages.Line] = {}
     self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     self._asking = threading.Lock()
     until = time.monotonic() + connect_s
@@ -183,7 +140,7 @@ class Group:
   def _meet(self, until: float, connect_s: float) -> None:
     """Process 0: waits until all the others are there."""
     try:
-      server = _listener(self.layout.port)
+      server = messages.listener(self.layout.port)
     except OSError as error:
       raise SpecdecError(f"process 0 cannot listen at port {self.layout.port}: "
                          f"{error.strerror or error}; give --coordinator_address another port, "
@@ -212,7 +169,7 @@ class Group:
 
   def _admit(self, connection: socket.socket) -> None:
     """Greets whoever has connected, and refuses who does not belong here."""
-    line = _Line(connection)
+    line = messages.Line(connection)
     try:
       hello = line.hear(_GREETING_S, _GREETING_BYTES)
     except (OSError, ValueError):
@@ -252,7 +209,7 @@ class Group:
             f"{connect_s:g} s ({reason}); start it there, or check --coordinator_address and "
             "firewalls")
       time.sleep(_RETRY_S)
-    line = _Line(connection)
+    line = messages.Line(connection)
     line.say({"type": "hello", "process": self.process_id, "of": self.num_processes,
               "host": self._names[self.process_id], "specdec": version.__version__})
     # Process 0 itself gives up after its own time, and says who is missing.
@@ -389,7 +346,7 @@ class Group:
         # Waits on its own: what others do must not keep this process from being heard.
         threading.Thread(target=self._reply, args=(line, other, message), daemon=True).start()
 
-  def _reply(self, line: "_Line", other: int, message: dict[str, Any]) -> None:
+  def _reply(self, line: messages.Line, other: int, message: dict[str, Any]) -> None:
     value = self._board.answer(other, message)
     line.say({"type": "answer", "value": value})
 
@@ -398,9 +355,9 @@ class Group:
     while not self._over.is_set():
       if self._stop_asked.is_set():
         self._pass_on_stop()
-        self._over.wait(self._silence_s / _STEPS)
+        self._over.wait(self._silence_s / messages.STEPS)
       else:
-        self._wake.wait(self._silence_s / _STEPS)
+        self._wake.wait(self._silence_s / messages.STEPS)
       for line in self._lines.values():
         line.say({"type": "beat"})
 
@@ -449,124 +406,6 @@ class Group:
     """A process that ends with something unheard on a connection takes back what it has said."""
     if self._board is not None:
       time.sleep(_LAST_WORD_S)
-
-
-class _Board:
-  """What process 0 keeps for all: values, numbers that were taken, who has parted."""
-
-  def __init__(self, num_processes: int):
-    self._num_processes = num_processes
-    self._changed = threading.Condition()
-    self._values: dict[str, Any] = {}
-    self._taken: dict[str, int] = {}
-    self._gathered: dict[str, dict[int, Any]] = {}
-    self._parted: set[int] = {0}
-
-  def put(self, name: str, value: Any) -> None:
-    """Something for all to read."""
-    with self._changed:
-      self._values[name] = value
-      self._changed.notify_all()
-
-  def answer(self, process: int, message: dict[str, Any]) -> Any:
-    """What a process gets for what it asks; may take until others have done their part."""
-    name = message["name"]
-    with self._changed:
-      if message["type"] == "take":
-        self._taken[name] = self._taken.get(name, -1) + 1
-        return self._taken[name]
-      if message["type"] == "wait":
-        self._changed.wait_for(lambda: name in self._values)
-        return self._values[name]
-      values = self._gathered.setdefault(name, {})
-      values[process] = message["value"]
-      self._changed.notify_all()
-      if process:
-        return None
-      self._changed.wait_for(lambda: len(values) == self._num_processes)
-      return [self._gathered[name][i] for i in range(self._num_processes)]
-
-  def part(self, process: int) -> None:
-    """A process has done all it had to."""
-    with self._changed:
-      self._parted.add(process)
-      self._changed.notify_all()
-
-  def wait_for_partings(self, seconds: float) -> None:
-    """Until all have parted, or so long."""
-    with self._changed:
-      self._changed.wait_for(lambda: len(self._parted) == self._num_processes, seconds)
-
-
-class _Line:
-  """A connection that carries messages, a line of JSON each."""
-
-  def __init__(self, connection: socket.socket):
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.settimeout(None)
-    self._connection, self._speaking = connection, threading.Lock()
-    self._heard = bytearray()
-
-  def say(self, message: dict[str, Any]) -> None:
-    """Sends a message; that nobody is there any more shows where they are heard."""
-    data = json.dumps(message).encode() + b"\n"
-    try:
-      with self._speaking:
-        self._connection.sendall(data)
-    except OSError:
-      pass
-
-  def hear(self, silence_s: float, limit: int | None = None) -> dict[str, Any] | None:
-    """The next message; None when the other side has closed.
-
-    Args:
-      silence_s: seconds without a byte after which there is nobody.
-      limit: bytes of a message; None for any.
-
-    Raises:
-      TimeoutError: there was silence for too long.
-      OSError: the connection is broken.
-      ValueError: it was no message.
-    """
-    found = self._heard.find(b"\n")
-    while found < 0:
-      piece = self._receive(silence_s)
-      if not piece:
-        return None
-      begin = len(self._heard)
-      self._heard += piece
-      found = self._heard.find(b"\n", begin)
-      if limit is not None and len(self._heard) > limit:
-        raise ValueError("what it says is too long for a greeting")
-    data, self._heard = self._heard[:found], self._heard[found + 1:]
-    message = json.loads(data)
-    if not isinstance(message, dict) or "type" not in message:
-      raise ValueError("what it says is no message of specdec")
-    return message
-
-  def _receive(self, silence_s: float) -> bytes:
-    """Some bytes; none when the other side has closed."""
-    # In steps: time in which this process itself was suspended counts as one of them.
-    poll = select.poll()
-    poll.register(self._connection, select.POLLIN)
-    for _ in range(_STEPS):
-      if poll.poll(1000 * silence_s / _STEPS):
-        return self._connection.recv(2**16)
-    raise TimeoutError(f"no sign of life for {silence_s:g} s")
-
-  def close(self) -> None:
-    """Nothing more is said; what was is still delivered."""
-    try:
-      self._connection.shutdown(socket.SHUT_WR)
-    except OSError:
-      pass
-
-
-def _listener(port: int) -> socket.socket:
-  """Listens on all interfaces, for IPv6 and IPv4 where the system has both."""
-  dual = socket.has_dualstack_ipv6()
-  family = socket.AF_INET6 if dual else socket.AF_INET
-  return socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=1024)
 
 
 def shares(group: "Group | Alone", name: str, work: list[int]) -> Iterator[int]:

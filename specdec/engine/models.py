@@ -64,6 +64,7 @@ class Model:
 
   @property
   def config(self) -> T5Config:
+    """The architecture."""
     return self.scorer.config
 
   @property
@@ -272,6 +273,9 @@ def load_model(path: str | pathlib.Path, dtype: str | None = None,
       tokenizer.json, a folder with one of them, or "bytes". A T5X checkpoint carries
       none; without one a model takes ids and no text.
     mesh: devices to split it over, such as "data:4,model:2"; see `load_pair`.
+
+  Returns:
+    The model, on the first device or on the mesh.
 
   Raises:
     SpecdecError: the folder is incomplete or damaged, or of another family of models.

@@ -66,6 +66,7 @@ class Pair:
 
   @property
   def vocabulary(self) -> BaseVocabulary:
+    """Of the target's ids, and so of all outputs."""
     return self.target.vocabulary
 
   @property
@@ -83,6 +84,9 @@ class Pair:
 
     Args:
       drafter: see `engine.drafter_specs`.
+
+    Returns:
+      Another pair; this one stays as it is.
 
     Raises:
       SpecdecError: it cannot be loaded, or is not for this target.
@@ -104,6 +108,9 @@ class Pair:
       watch: see `core.state.Method`.
       with_drafter: carry the drafter along, which a run of several gammas must do in each
         of them, 0 included; by default with a gamma of 1 or more.
+
+    Returns:
+      Static settings for `core.loop`.
     """
     wanted = gamma > 0 if with_drafter is None else with_drafter
     chosen = verify.VERIFIERS[verifier]
@@ -114,7 +121,14 @@ class Pair:
                   trace=trace, watch=watch)
 
   def weights(self, with_drafter: bool = True) -> Weights:
-    """The weights that `method` takes, which must be with or without a drafter as well."""
+    """The weights that `method` takes.
+
+    Args:
+      with_drafter: as the method has one.
+
+    Returns:
+      Prepared weights of the target, and what the drafter takes.
+    """
     return Weights(self.target.weights, self.drafter.params if with_drafter else None)
 
 

@@ -93,6 +93,7 @@ class Plan:
 
   @property
   def total(self) -> int:
+    """All of it, bytes."""
     return sum(self.parts.values())
 
 

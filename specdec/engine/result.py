@@ -98,18 +98,22 @@ class Result:
 
   @property
   def texts(self) -> list[str]:
+    """The best output of each input, in their order."""
     return [r.output for r in self.best]
 
   @property
   def ids(self) -> list[list[int]]:
+    """Ids of these outputs, without the start id."""
     return [r.output_ids for r in self.best]
 
   @property
   def scores(self) -> list[float]:
+    """Their log-probabilities under the target, nats."""
     return [r.score for r in self.best]
 
   @property
   def statuses(self) -> list[str]:
+    """How each of them ended, as `Status.label` has it."""
     return [r.status for r in self.best]
 
   @property
@@ -145,14 +149,17 @@ class Result:
 
   @property
   def drafted(self) -> int:
+    """Tokens proposed, of all records."""
     return sum(r.drafted for r in self.records)
 
   @property
   def tested(self) -> int:
+    """Proposed tokens that the verifier looked at."""
     return sum(r.tested for r in self.records)
 
   @property
   def accepted(self) -> int:
+    """Proposed tokens that stand."""
     return sum(r.accepted for r in self.records)
 
   @property

@@ -169,7 +169,15 @@ class Settings:
     return [(e, 0, 2**31 - 1) if isinstance(e, int) else tuple(e) for e in self.forbidden_ids]
 
   def per_row(self, name: str, count: int) -> np.ndarray:
-    """Value of a setting out of `PER_ROW` for each of `count` inputs."""
+    """A setting that may differ from input to input.
+
+    Args:
+      name: out of `PER_ROW`.
+      count: of inputs.
+
+    Returns:
+      Its value for each of them, [count].
+    """
     value = np.asarray(getattr(self, name))
     if value.ndim > 1:
       raise SpecdecError(f"{name} has the shape {value.shape}; expected one number, or a list "

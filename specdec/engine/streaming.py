@@ -59,6 +59,9 @@ def stream(pair: Pair, texts: str | Iterable[str], *, task: str | None = None,
     costs: for `gamma="auto"`.
     **settings: fields of `Settings`.
 
+  Returns:
+    An iterator of pieces; the last of each output carries its record.
+
   Raises:
     SpecdecError: at once, before anything is decoded.
 

@@ -30,6 +30,7 @@ class Iteration:
 
   @property
   def accepted(self) -> tuple[int, ...]:
+    """The drafted tokens that stand."""
     return self.drafted[:self.num_accepted]
 
   @property

@@ -1,0 +1,1 @@
+"""Networks that the core runs as scorers, a folder each."""

@@ -23,8 +23,7 @@ Array = jax.Array
 PyTree = Any
 
 
-@flax.struct.dataclass
-class MarkovCache:
+class MarkovCache(flax.struct.PyTreeNode):
   """What was fed to the model.
 
   Attributes:

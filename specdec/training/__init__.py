@@ -1,0 +1,1 @@
+"""Training of drafters and of the demo pair. Needs the extra `train`."""

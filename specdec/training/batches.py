@@ -26,6 +26,7 @@ class Batch:
   target_ids: np.ndarray
 
   def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All three, in the order above."""
     return self.encoder_ids, self.decoder_ids, self.target_ids
 
 

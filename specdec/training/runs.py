@@ -48,6 +48,7 @@ class Schedule:
   rule: str = "adafactor"
 
   def optimizer(self) -> optax.GradientTransformation:
+    """The rule with its learning rates."""
     rate = optax.warmup_cosine_decay_schedule(
         0.0, self.learning_rate, min(self.warmup_steps, self.steps // 5), self.steps)
     return optax.adafactor(rate) if self.rule == "adafactor" else optax.adam(rate)

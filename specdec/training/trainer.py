@@ -46,8 +46,7 @@ class Recipe:
   seed: int = 0
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
   """Parameters, optimizer state and step counter (int32 scalar)."""
 
   params: Params

@@ -41,6 +41,7 @@ class CTranslate2:
         max_batch_size=workload.batch_size, max_input_length=0)
 
   def whole(self) -> float:
+    """Decodes the workload once; seconds that it took."""
     begin = time.perf_counter()
     results = self._translator.translate_batch(self._source, **self._options)
     seconds = time.perf_counter() - begin
@@ -49,10 +50,12 @@ class CTranslate2:
 
 
 def float32(workload: Workload) -> CTranslate2:
+  """With weights as they are."""
   return CTranslate2(workload, "float32")
 
 
 def int8(workload: Workload) -> CTranslate2:
+  """With weights of 8 bits."""
   return CTranslate2(workload, "int8")
 
 

@@ -47,6 +47,7 @@ class HuggingFace:
     return make_model(part).to(getattr(self._torch, workload.dtype)).eval()
 
   def whole(self) -> float:
+    """Decodes the workload once; seconds that it took."""
     begin = time.perf_counter()
     with self._torch.inference_mode():
       out = [self._model.generate(**source, generation_config=self._config, **self._options)

@@ -84,6 +84,7 @@ class T5X:
       self._program = jax.jit(decode).lower(self._params, self._sources[0]).compile()
 
   def whole(self) -> float:
+    """Decodes the workload once; seconds that it took."""
     begin = time.perf_counter()
     ids = jax.block_until_ready(
         [self._program(self._params, source) for source in self._sources])

@@ -25,14 +25,17 @@ class TaskVocabulary(seqio.Vocabulary):
 
   @property
   def bos_id(self) -> int | None:
+    """None: T5 starts with its padding."""
     return None
 
   @property
   def eos_id(self) -> int:
+    """Id that ends a text."""
     return self.wrapped.eos_id
 
   @property
   def unk_id(self) -> int | None:
+    """None, for seqio puts nothing in the place of others."""
     # What has no piece is left to the vocabulary itself.
     return None
 

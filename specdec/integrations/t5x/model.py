@@ -78,6 +78,7 @@ class SpeculativeModel(models.EncoderDecoderModel):
 
   @property
   def module(self) -> Any:
+    """The target's network."""
     return self._baseline.module
 
   @module.setter
@@ -89,15 +90,18 @@ class SpeculativeModel(models.EncoderDecoderModel):
     return self._baseline.get_initial_variables(*args, **kwargs)
 
   def loss_fn(self, params: PyTree, batch: Mapping[str, Any], dropout_rng: Array | None) -> Any:
+    """The target's loss; arguments and result are `EncoderDecoderModel`'s."""
     if dropout_rng is not None:
       raise SpecdecError("SpeculativeModel decodes and is not trained: train its baseline")
     return self._baseline.loss_fn(target.without_drafter(params), batch, None)
 
   def eval_fn(self, params: PyTree, batch: Mapping[str, Any]) -> Any:
+    """The target's metrics; arguments and result are `EncoderDecoderModel`'s."""
     return self._baseline.eval_fn(target.without_drafter(params), batch)
 
   def score_batch(self, params: PyTree, batch: Mapping[str, Any],
                   return_intermediates: bool = False) -> Any:
+    """The target's scores; arguments and result are `EncoderDecoderModel`'s."""
     return self._baseline.score_batch(target.without_drafter(params), batch,
                                       return_intermediates)
 

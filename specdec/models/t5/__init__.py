@@ -1,0 +1,1 @@
+"""T5: the network, its decode weights and cache, and the scorer of them."""

@@ -10,8 +10,7 @@ from specdec.core import layout
 Array = jax.Array
 
 
-@flax.struct.dataclass
-class Cache:
+class Cache(flax.struct.PyTreeNode):
   """Keys and values of one batch, a tuple entry per decoder layer.
 
   Only slots below a row's `length` are ever attended to; what stands behind them

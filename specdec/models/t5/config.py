@@ -71,7 +71,7 @@ class T5Config:
         "relpos_max_distance",
     ):
       value = getattr(self, name)
-      most = _MOST.get(name, 2**31 - 1)
+      most = _MOST[name] if name in _MOST else 2**31 - 1
       if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ValueError(f"T5Config.{name} is {value!r}; expected a positive integer, at most "
                          f"{most}")

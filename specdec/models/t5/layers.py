@@ -196,14 +196,15 @@ class Mlp(nn.Module):
   def __call__(self, x: Array, deterministic: bool = True) -> Array:
     c = self.config
     names = c.mlp_activations
+    gates = len(names)
     make = lambda features, name: Projection(
         features, c, self.dot_general, out_in=self.out_in, name=name)
-    if self.fused and len(names) > 1:
-      wide = make(len(names) * c.mlp_dim, "wi")(x)
-      parts = jnp.split(wide, len(names), axis=-1)
+    if self.fused and gates > 1:
+      wide = make(gates * c.mlp_dim, "wi")(x)
+      parts = jnp.split(wide, gates, axis=-1)
     else:
       # T5X: a single projection is `wi`, several are `wi_0`, `wi_1`, ...
-      labels = ["wi"] if len(names) == 1 else [f"wi_{i}" for i in range(len(names))]
+      labels = ["wi"] if gates == 1 else [f"wi_{i}" for i in range(gates)]
       parts = [make(c.mlp_dim, label)(x) for label in labels]
     hidden = _ACTIVATIONS[names[0]](parts[0])
     for name, part in zip(names[1:], parts[1:]):

@@ -127,6 +127,7 @@ class DecoderLayer(nn.Module):
     return x + self.dropout(y, deterministic=deterministic), k, v
 
   def cross_kv(self, encoded: Array) -> tuple[Array, Array]:
+    """Keys and values of the encoder output, [B, H, S, K]."""
     return self.encoder_decoder_attention.cross_kv(encoded)
 
 
@@ -178,6 +179,7 @@ class Decoder(nn.Module):
           c.vocab_size, c, self.dot_general, out_dtype=jnp.float32, out_in=self.out_in)
 
   def cross_kv(self, encoded: Array) -> list[tuple[Array, Array]]:
+    """Keys and values of the encoder output, [B, H, S, K] for every layer."""
     return [layer.cross_kv(encoded) for layer in self.layers]
 
   def __call__(self, x: Array, cross: list[tuple[Array, Array]], source_mask: Array,
@@ -208,6 +210,7 @@ class Decoder(nn.Module):
     return hidden, kept
 
   def output(self, hidden: Array) -> Array:
+    """Logits of hidden states, where they are not those of the embedding."""
     return self.logits_dense(hidden)
 
 
@@ -238,6 +241,7 @@ class T5(nn.Module):
     self.decoder = Decoder(c, self.fused, self.dot_general, self.out_in, self.split)
 
   def embed(self, ids: Array) -> Array:
+    """The first layer: ids [...] -> [..., D]."""
     # Gathered, not a one-hot product; ids outside the table give its last row
     # (jnp.take's clip), which no caller reads.
     table = self.token_embedder.embedding

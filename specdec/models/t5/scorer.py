@@ -38,11 +38,13 @@ class T5Scorer:
 
   @property
   def vocab_size(self) -> int:
+    """Width of the logits."""
     return self.config.vocab_size
 
-  @property
-  def _network(self) -> T5:
-    return T5(self.config, fused=True, out_in=self.out_in, split=self.split)
+  def _apply(self, weights: PyTree, *args: Any, method: str = "__call__") -> Any:
+    """What a method of the network makes of its arguments."""
+    network = T5(self.config, fused=True, out_in=self.out_in, split=self.split)
+    return network.apply({"params": weights}, *args, method=method)
 
   def prepare(self, params: PyTree, places: sharding.Places | None = None) -> PyTree:
     """See `weights.prepare`, and `weights.pack` on a CPU."""
@@ -63,9 +65,8 @@ class T5Scorer:
   def init(self, weights: PyTree, source: Source, capacity: int, copies: int = 1) -> Cache:
     """Encodes the source once and keeps its keys and values for every layer."""
     c = self.config
-    variables = {"params": weights}
-    encoded = self._network.apply(variables, source.ids, source.mask, method="encode")
-    cross = self._network.apply(variables, encoded, method="cross_kv")
+    encoded = self._apply(weights, source.ids, source.mask, method="encode")
+    cross = self._apply(weights, encoded, method="cross_kv")
     batch = source.ids.shape[0] * copies
     spread = lambda x: jnp.repeat(x, copies, axis=0) if copies > 1 else x
     empty = lambda: jnp.zeros((batch, c.num_heads, capacity, c.head_dim), c.dtype)
@@ -79,8 +80,7 @@ class T5Scorer:
 
   def score(self, weights: PyTree, tokens: Array, cache: Cache) -> tuple[Array, Array, Cache]:
     """Feeds tokens [B, G] at every row's own length."""
-    logits, hidden, cache = self._network.apply(
-        {"params": weights}, tokens, cache, method="decode")
+    logits, hidden, cache = self._apply(weights, tokens, cache, method="decode")
     return self._gathered(logits), layout.constrain(hidden, layout.DATA), self._laid(cache)
 
   def rollback(self, cache: Cache, length: Array) -> Cache:
@@ -94,16 +94,16 @@ class T5Scorer:
 
   def logits(self, weights: PyTree, source: Source, decoder_ids: Array) -> Array:
     """Teacher-forced logits, float32 [B, T, V], of decoder inputs [B, T]."""
-    return self._network.apply({"params": weights}, source.ids, source.mask, decoder_ids)
+    return self._apply(weights, source.ids, source.mask, decoder_ids)
 
   def embed(self, weights: PyTree, ids: Array) -> Array:
     """The first layer alone: ids [...] -> [..., D]."""
-    return self._network.apply({"params": weights}, ids, method="embed")
+    return self._apply(weights, ids, method="embed")
 
   def output(self, weights: PyTree, hidden: Array) -> Array:
     """The last layer alone: hidden states [B, G, D] -> logits float32 [B, G, V]."""
-    return self._gathered(self._network.apply(
-        {"params": weights}, hidden.astype(self.config.dtype), method="logits_of"))
+    return self._gathered(self._apply(
+        weights, hidden.astype(self.config.dtype), method="logits_of"))
 
   def ends(self, weights: PyTree) -> PyTree:
     """The part of the weights that `embed` and `output` need; the same arrays."""

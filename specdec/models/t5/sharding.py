@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -103,7 +104,7 @@ def put(leaf: Any, dtype: Any, where: NamedSharding) -> jax.Array:
   if isinstance(leaf, jax.Array):
     leaf = leaf.astype(dtype)
     # What is only being traced lies nowhere.
-    return leaf if isinstance(leaf, jax.core.Tracer) else jax.device_put(leaf, where)
+    return leaf if isinstance(leaf, Tracer) else jax.device_put(leaf, where)
   if hasattr(leaf, "read"):
     part = lambda index: leaf.read(index, dtype=dtype)
   else:
@@ -111,7 +112,7 @@ def put(leaf: Any, dtype: Any, where: NamedSharding) -> jax.Array:
     part = lambda index: np.asarray(values[index], dtype)
   read: dict[str, np.ndarray] = {}
 
-  def once(index: tuple[slice, ...]) -> np.ndarray:
+  def once(index: Any) -> np.ndarray:
     # Devices along `data` hold the same parts.
     key = str(index)
     if key not in read:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+from jax.core import Tracer
 import jax.numpy as jnp
 import numpy as np
 
@@ -112,7 +113,7 @@ def pack(tree: Params) -> Params:
   nothing is lost.
   """
   leaves, structure = jax.tree.flatten(tree)
-  if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+  if any(isinstance(leaf, Tracer) for leaf in leaves):
     return tree
   del tree  # Each array is let go as soon as it has been moved.
   padded = [-(-leaf.nbytes // _PAGE) * _PAGE for leaf in leaves]
