@@ -28,8 +28,7 @@ from tests.core import toy
 RIGHT, WRONG = 1e-4, 1e-6
 
 
-@flax.struct.dataclass
-class ByHistory:
+class ByHistory(flax.struct.PyTreeNode):
   """A hook that reads all it is given: adds `table[(ids summed + length) mod N]`.
 
   Zeros stand behind the tokens so far, so it need not look where these end.

@@ -133,7 +133,7 @@ def test_joint_law_of_other_drafts(drafter, settings):
 
 @pytest.mark.parametrize("settings", ["plain", "mixed"])
 @pytest.mark.parametrize("verifier", [BlockVerifier(), CoupledVerifier()])
-@pytest.mark.parametrize("drafter, gamma", [(DRAFTER, 1), (DRAFTER, 2), (DRAFTER, 4),
+@pytest.mark.parametrize("drafter, gamma", [(DRAFTER, 1), (DRAFTER, 4),
                                             (StopsWhenUnsure(SCORER, V), 3),
                                             (Deterministic(SCORER, V), 3)])
 def test_joint_law_of_other_verifiers(drafter, gamma, verifier, settings):
@@ -148,7 +148,8 @@ def test_joint_law_where_the_drafter_must_be_confident(verifier):
   # Each of them for rows of both kinds.
   settings = np.tile(np.repeat([0.0, 0.5, 0.6, 0.0], 2), BATCH // 8)
   gamma = np.tile(np.repeat([3, 3, 2, 1], 2), BATCH // 8)
-  method = Method(SCORER, DRAFTER, 3, verifier)
+  # Compiled for one more, as others are.
+  method = Method(SCORER, DRAFTER, 4, verifier)
   chosen, weights = sampling(BATCH, 1.0), WEIGHTS[V]
   state = toy.start(method, weights, KINDS, max_len=LENGTH)
   rules = toy.rules(chosen, BATCH, LENGTH, (EOS,), confidence=settings, gamma=gamma)
@@ -169,7 +170,7 @@ def test_block_verification_accepts_more():
 
 def test_coupled_ids_do_not_depend_on_drafter_or_gamma():
   said = []
-  for drafter, gamma in ((None, 0), (DRAFTER, 1), (DRAFTER, 2), (DRAFTER, 4),
+  for drafter, gamma in ((None, 0), (DRAFTER, 1), (DRAFTER, 4),
                          (StopsWhenUnsure(SCORER, V), 3), (Deterministic(SCORER, V), 3)):
     _, state = measure(Method(SCORER, drafter, gamma, CoupledVerifier()), "mixed")
     said.append(toy.sequences(state))

@@ -27,6 +27,12 @@ from specdec.types import Source
 MAX_GAMMA = 4
 
 
+def starting(method: Method) -> Method:
+  """A method as far as the start of a batch goes by it: one program for all verifiers and sizes."""
+  return method if method.trace else Method(
+      method.scorer, method.drafter, int(method.drafter is not None))
+
+
 def start(method: Method, weights: Weights, kinds, *, max_len: int, seed: int = 0,
           example_ids=None, in_use=None, prompts=None) -> DecodeState:
   """Starts rows whose sources begin with `kinds` [B]; capacity is the same for every gamma.
@@ -46,7 +52,7 @@ def start(method: Method, weights: Weights, kinds, *, max_len: int, seed: int = 
   example_ids = jnp.arange(batch) if example_ids is None else jnp.asarray(example_ids)
   in_use = jnp.ones(batch, bool) if in_use is None else jnp.asarray(in_use)
   return loop.start(
-      method, weights, Source(kinds[:, None], jnp.ones(batch, jnp.int32)),
+      starting(method), weights, Source(kinds[:, None], jnp.ones(batch, jnp.int32)),
       prompt(prompts or [()] * batch), keys.row_keys(seed, example_ids), in_use,
       capacity=capacity_for(max_len, MAX_GAMMA))
 

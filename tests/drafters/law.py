@@ -53,7 +53,7 @@ def start(method: Method, weights: Weights, inputs: Source, max_len: int, seed: 
   """Starts a row per input."""
   batch = inputs.length.shape[0]
   example_ids = np.arange(batch) if example_ids is None else np.asarray(example_ids)
-  return loop.start(method, weights, inputs, toy.prompt([()] * batch),
+  return loop.start(toy.starting(method), weights, inputs, toy.prompt([()] * batch),
                     keys.row_keys(seed, example_ids), np.ones(batch, bool),
                     capacity=capacity_for(max_len, gamma))
 

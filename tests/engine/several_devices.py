@@ -17,6 +17,7 @@ from specdec.bench.collectives import collectives
 from specdec.core import loop
 from specdec.core.state import Exits
 from specdec.engine import costs
+from specdec.engine import generate
 from specdec.engine import heads
 from specdec.engine import job as job_lib
 from specdec.engine import mesh as mesh_lib
@@ -28,10 +29,12 @@ from specdec.models.t5 import sharding
 from specdec.testing import tiny
 
 SHAPE = {"num_heads": 8, "head_dim": 4, "mlp_dim": 64}
-DRAFTERS = ("drafter", "bigram", "copy:min_match=0", "uniform", "heads", "bigram+drafter")
-LAYOUTS = ("data:8", "model:8", "data:2,model:4")
+# Of the others, and of more layouts, there is scripts/check_layouts.py, which takes longer.
+DRAFTERS = ("drafter", "copy:min_match=0", "heads", "bigram+drafter")
+MIXED = "data:2,model:4"
 OPTIONS = {"task": "", "gamma": 3, "batch_size": 8, "max_decode_len": 12}
-TEXTS = list(tiny.SENTENCES[:10])
+# One batch: a second one of another size would be twice as many programs.
+TEXTS = list(tiny.SENTENCES[:8])
 
 
 def make(folder: pathlib.Path) -> pathlib.Path:
@@ -58,16 +61,30 @@ def both(pair, **options):
   return [ids(pair, temperature=temperature, **options) for temperature in (0.0, 1.0)]
 
 
-def lowered(pair, gamma):
-  """The text of the loop's program, and whether states come out as they went in."""
-  job = job_lib.from_texts(pair, TEXTS, "", {"gamma": gamma, "batch_size": 8})
-  run = run_lib.Run(job, job_lib.plan(job)[0][0])
-  with run._scope():
-    program = loop.run.lower(run._method(gamma), run._weights, run._state, run._rules,
-                             Exits(np.int32(9), np.int32(9))).compile()
-  before, after = jax.tree.leaves(run._state), jax.tree.leaves(program.output_shardings)
-  same = all(x.sharding.is_equivalent_to(y, x.ndim) for x, y in zip(before, after, strict=True))
-  return program.as_text(), same, run._state.target_cache
+def by_hand(pair):
+  """Ids, greedy and sampled, and what can be seen of the one program that they come of."""
+  exits = Exits(np.int32(2**30), np.int32(2**30))
+  program, out, stable = None, [], True
+  for temperature in (0.0, 1.0):
+    job = job_lib.from_texts(pair, TEXTS, "", {
+        **{k: v for k, v in OPTIONS.items() if k != "task"}, "temperature": temperature})
+    (batch,), = job_lib.plan(job)
+    run = run_lib.Run(job, batch)
+    before = [x.sharding for x in jax.tree.leaves(run._state)]
+    with run._scope():
+      program = program or loop.run.lower(
+          run._method(OPTIONS["gamma"]), run._weights, run._state, run._rules, exits).compile()
+      run._state = program(run._weights, run._state, run._rules, exits)
+    stable &= all(old.is_equivalent_to(x.sharding, x.ndim) for old, x in zip(
+        before, jax.tree.leaves(run._state), strict=True))
+    records = generate.make_records(job, batch, run.fetch())
+    out.append([records[i][0].output_ids for i in range(len(TEXTS))])
+  key = run._state.target_cache.self_key[0]
+  return out, {
+      "exchanged": [[c.kind, c.size, c.line] for c in collectives(program.as_text())],
+      "stable": stable, "batch": len(TEXTS),
+      "cache": [key.addressable_shards[0].data.size, key.size],
+      "devices": len(key.addressable_shards)}
 
 
 class Recorder:
@@ -87,20 +104,22 @@ def main(folder):
   alone = specdec.load_pair(folder)
   one = {name: alone.with_drafter(name) for name in DRAFTERS}
   out["one"] = {name: both(pair) for name, pair in one.items()}
-  out["layouts"], out["bytes"] = {}, {}
-  pairs = {layout: specdec.load_pair(folder, mesh=layout) for layout in LAYOUTS}
-  pairs["whole drafter"] = specdec.load_pair(folder, mesh="model:8", drafter_layout="whole")
-  pairs["two devices"] = specdec.load_pair(folder, mesh=jax.make_mesh(
-      (1, 2), ("data", "model"), devices=jax.devices()[:2]))
+  out["layouts"], out["bytes"], out["programs"] = {}, {}, {}
+  pairs = {layout: specdec.load_pair(folder, mesh=layout)
+           for layout in ("data:8", "model:8", MIXED)}
+  # A mesh of its own, over some of the devices.
+  pairs["two devices, whole drafter"] = specdec.load_pair(
+      folder, drafter_layout="whole",
+      mesh=jax.make_mesh((1, 2), ("data", "model"), devices=jax.devices()[:2]))
   for layout, pair in pairs.items():
-    some = DRAFTERS if layout == "data:2,model:4" else ("drafter",)
-    out["layouts"][layout] = {name: both(pair.with_drafter(name)) for name in some}
+    out["layouts"][layout], out["programs"][layout] = by_hand(pair)
     leaves = jax.tree.leaves(pair.target.weights)
     out["bytes"][layout] = [sum(x.addressable_shards[0].data.nbytes for x in leaves),
                             sum(x.nbytes for x in leaves)]
 
-  mixed = pairs["data:2,model:4"]
-  out["odd batches"] = both(mixed, batch_size=3)
+  mixed = pairs[MIXED]
+  out["mixed"] = {name: both(mixed.with_drafter(name)) for name in DRAFTERS}
+  out["odd batches"] = both(mixed, batch_size=7)
   dear = costs.Costs((1.0, 2.0), 0.9, (0, 3))
   out["auto"] = ids(mixed, gamma="auto", costs=dear)
   out["streamed"] = [piece.record.output_ids for piece in sorted(
@@ -114,13 +133,6 @@ def main(folder):
   out["compiled again"] -= loop.run._cache_size()
   logits = [pair.target.logits([[5, 6, 1]], [[0, 7, 8]]) for pair in (alone, mixed)]
   out["logits differ by"] = float(abs(logits[0] - logits[1]).max())
-
-  for layout in LAYOUTS[1:]:
-    text, same, cache = lowered(pairs[layout], 3)
-    exchanged = [[c.kind, c.size, c.line] for c in collectives(text)]
-    out.setdefault("programs", {})[layout] = {
-        "exchanged": exchanged, "stable": same, "batch": 8,
-        "cache": [cache.self_key[0].addressable_shards[0].data.size, cache.self_key[0].size]}
 
   config = tiny.config(**SHAPE)
   mesh = mesh_lib.make("data:2,model:4")

@@ -141,8 +141,7 @@ def test_contradictory_controls_are_refused_or_told(pair):
   assert set(result.statuses) == {"forbidden"} and {len(i) for i in result.ids} == {2}
 
 
-@flax.struct.dataclass
-class Favour:
+class Favour(flax.struct.PyTreeNode):
   """A hook with an array."""
 
   bonus: jax.Array

@@ -14,15 +14,16 @@ import pytest
 
 from specdec.engine import clusters
 from specdec.engine import hosts
+from specdec.engine.clusters import Layout
 from specdec.engine.hosts import Group
-from specdec.engine.hosts import Layout
 from specdec.errors import SpecdecError
 
 ROOT = str(pathlib.Path(hosts.__file__).parents[2])
 # What a process of a failing job does: says that it is there, and works on until it is ended.
 WORKER = """
 import sys, time
-from specdec.engine.hosts import Group, Layout
+from specdec.engine.clusters import Layout
+from specdec.engine.hosts import Group
 from specdec.errors import SpecdecError
 port, count, index, silence, act = sys.argv[1:]
 with Group(Layout(f"127.0.0.1:{port}", int(count), int(index)), 20, float(silence)) as group:

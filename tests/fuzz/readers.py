@@ -2,6 +2,8 @@
 
 Whatever is read, the outcome is a result, or a `SpecdecError` of one line. Nothing else is
 raised, nothing hangs, and no file makes a process ask for memory because a number in it says so.
+
+Long because it is a table: a reader that is left out shows where all of them stand together.
 """
 
 from collections.abc import Callable
