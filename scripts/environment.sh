@@ -1,4 +1,4 @@
-# Sourced by the other scripts: install_into DIR WHAT makes a virtual environment
+# Sourced by the other scripts: install_into DIR WHAT... makes a virtual environment
 # in DIR, if there is none, and installs WHAT with pip. PYTHON names the interpreter.
 install_into() {
   local python="${PYTHON:-python3}"
@@ -10,5 +10,5 @@ install_into() {
   echo "Installing into $1 ..."
   # setuptools packs whatever an earlier build left there, files long gone included.
   rm -rf build
-  "$1/bin/pip" install --quiet --disable-pip-version-check "$2"
+  "$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
 }
