@@ -19,6 +19,7 @@ HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
     "sacrebleu>=2.4", "ruff>=0.8", "import-linter>=2", "transformers>=5", "torch==2.13.0",
+    "nbclient>=0.10", "ipykernel>=6.29",
     # The TPU's compiler, for programs that are read and never run.
     "libtpu>=0.0.40; sys_platform == 'linux' and platform_machine == 'x86_64'",
     *HF, *PLOTS, *SEQIO,

@@ -104,6 +104,9 @@ class Trace:
       before it.
     target_probs: float32 [B, I, G], p of each drafted token.
     draft_probs: float32 [B, I, G], q of each drafted token.
+    accept_probs: float32 [B, I, G], how likely each was to stand, given the draft and that
+      those before it do.
+    next_probs: float32 [B, I], p of the verifier's token.
   """
 
   drafted: Array
@@ -112,6 +115,8 @@ class Trace:
   num_committed: Array
   target_probs: Array
   draft_probs: Array
+  accept_probs: Array
+  next_probs: Array
 
 
 @flax.struct.dataclass
