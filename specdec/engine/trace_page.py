@@ -217,7 +217,7 @@ def _marked(token: Token, name: str, begins: bool) -> str:
   tag, _ = _KINDS[token.kind]
   numbers = "".join(
       f'<span class="sd-number"><span>{label} {probability(value)}</span>'
-      f'<span class="sd-bar sd-{label}" style="width:{_width(value)}"></span></span>'
+      f'<span class="sd-bar sd-{label}" style="--v:{_width(value)}"></span></span>'
       for label, value in (("p", token.p), ("q", token.q), ("accept", token.accept))
       if value is not None)
   return (f'{space}<{tag} class="sd-token sd-is-{token.kind}" tabindex="0" '
@@ -237,7 +237,7 @@ def probability(value: float | None) -> str:
 
 
 def _width(value: float) -> str:
-  return f"{100 * min(max(value, 0.0), 1.0):.1f}%" if math.isfinite(value) else "0"
+  return f"{100 * min(max(value, 0.0), 1.0):.1f}%" if math.isfinite(value) else "0%"
 
 
 def visible(text: str) -> str:

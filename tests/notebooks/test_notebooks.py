@@ -23,12 +23,13 @@ def executed(tmp_path, monkeypatch):
   # Nothing of the reader's own settings, and nothing left in a home.
   for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR",
                    "MPLCONFIGDIR"):
-    monkeypatch.setenv(variable, str(tmp_path / "settings" / variable))
+    (tmp_path / variable).mkdir()
+    monkeypatch.setenv(variable, str(tmp_path / variable))
   folder = tmp_path / "work"
   folder.mkdir()
 
   def run(name: str) -> dict[str, dict]:
-    book = nbformat.from_dict(read(name))
+    book = nbformat.reads(json.dumps(read(name)), as_version=4)
     nbformat.validate(book)
     nbclient.NotebookClient(book, timeout=900, kernel_name="python3",
                             resources={"metadata": {"path": str(folder)}}).execute()
