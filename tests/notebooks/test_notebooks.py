@@ -87,7 +87,7 @@ def test_the_paper_is_reproduced(executed):
       tables.build(name).markdown() for name in tables.NAMES]
   assert len(shown(cells["figures"], "image/svg+xml")) == len(figures.NAMES)
   assert printed(cells["alpha"]).count("alpha 0.") == 2
-  assert "CPU" in shown(cells["record"], "text/markdown")[0]
+  assert "here: demo/target" in shown(cells["record"], "text/markdown")[0]
   predicted, counted = (float(word.rstrip(",")) for word in printed(cells["check"]).split()
                         if word[0].isdigit())
   assert abs(predicted - counted) < 1
