@@ -20,6 +20,7 @@ TEST = [
     "pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "scipy>=1.11", "optax>=0.2.4",
     "sacrebleu>=2.4", "transformers>=5", "torch==2.13.0",
     "pytest-cov>=6", "ruff>=0.8", "import-linter>=2", "pre-commit>=4",
+    "nbclient>=0.10", "ipykernel>=6.29",
     # With a Node.js of its own from the package index. Pinned: newer ones find more.
     "pyright[nodejs]==1.1.414",
     # The TPU's compiler, for programs that are read and never run.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 from typing import Any
@@ -57,6 +58,8 @@ def make_flags() -> Flags:
   flags.switch("overwrite", "replace output files that exist")
   flags.switch("stream", "print text while it is decoded, one input after the other")
   flags.switch("trace", "print what became of every draft; with --output_file, keep it there")
+  flags.text("trace_html", None, "FILE", "write a page that shows what became of every draft, with "
+             "p, q and the chance of each token")
   gin_bindings.add_flags(flags)
   flags.group("Measuring")
   flags.switch("compare", "decode everything plainly and speculatively, in turns, and show "
@@ -85,6 +88,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
     # A device or a pipe has nothing beside it.
     beside = records_file is not None and pathlib.Path(records_file.path).is_file()
     operative = claim("output_file", ".gin") if beside else None
+    page = claim("trace_html")
     with faults.in_a_line(faults.DECODING, inputs):
       pair = _load(flags)
       options = {"task": pairs.task(flags), "prompt": prompt, "costs": bound.costs}
@@ -97,7 +101,7 @@ def main(flags: Flags, args: Sequence[str]) -> int:
       elif flags.stream:
         _stream(pair, inputs, options, given)
       else:
-        _decode(pair, inputs, options, given, flags, records_file, operative)
+        _decode(pair, inputs, options, given, flags, records_file, operative, page)
   return 0
 
 
@@ -112,6 +116,7 @@ def _settings(flags: Flags, bound: gin_bindings.Bound) -> dict[str, Any]:
     given.pop("mode")
     for name, why in (("mode", "it runs both modes"), ("stream", "it shows whole outputs"),
                       ("trace", "it shows counts; use --trace alone"),
+                      ("trace_html", "it shows counts; use --trace_html alone"),
                       ("output_file", "it shows its outputs; --compare_json keeps the times")):
       if flags.given(name):
         raise SpecdecError(f"--compare does not go with --{name}: {why}")
@@ -124,8 +129,14 @@ def _settings(flags: Flags, bound: gin_bindings.Bound) -> dict[str, Any]:
     for name in ("repeats", "compare_json"):
       if flags.given(name):
         raise SpecdecError(f"--{name} belongs to --compare; add --compare or drop it")
+  if flags.trace_html == "-":
+    raise SpecdecError("--trace_html is -; expected the name of a file")
+  if flags.trace_html is not None and flags.trace_html == flags.output_file:
+    raise SpecdecError(f"--trace_html and --output_file are both {flags.trace_html}; give one of "
+                       "them another name")
   if flags.stream:
     for name, why in (("trace", "it prints whole outputs"),
+                      ("trace_html", "the page shows whole outputs"),
                       ("output_file", "its lines are whole outputs"),
                       ("batch_size", "it takes one input after the other"),
                       ("batching", "it takes one input after the other"),
@@ -173,16 +184,17 @@ def _stream(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
 
 def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
             given: dict[str, Any], flags: Flags, file: outputs.OutputFile | None,
-            operative: outputs.OutputFile | None) -> None:
+            operative: outputs.OutputFile | None, page: outputs.OutputFile | None) -> None:
   """Decodes, and writes each record as soon as it is there, and what took effect first."""
   from specdec.engine import calibrate
   from specdec.engine import counts
   from specdec.engine import generate
   from specdec.engine import job
+  from specdec.engine import trace_page
 
   task = options.pop("task")
-  work = calibrate.ready(job.from_texts(pair, inputs.texts, task, given, trace=flags.trace,
-                                        **options))
+  work = calibrate.ready(job.from_texts(pair, inputs.texts, task, given,
+                                        trace=flags.trace or page is not None, **options))
   if operative:
     operative.write(gin_bindings.operative(flags, work.settings, work.costs).rstrip())
   records, settings = generate.decode(work), work.settings
@@ -192,16 +204,24 @@ def _decode(pair: "Pair", inputs: inputs_lib.Inputs, options: dict[str, Any],
   totals = counts.Counts()
   try:
     for record in records:
+      if page:
+        if not page.count:
+          page.write(trace_page.begin(settings, pair.name))
+        page.write(trace_page.output(record))
+      if not flags.trace:
+        record = dataclasses.replace(record, trace=None)
       if file:
         file.write(outputs.to_json(record.to_dict()))
       elif flags.output_file == "-":
         outputs.print_line(outputs.to_json(record.to_dict()))
       elif flags.trace:
-        show_trace.show(record, pair.vocabulary)
+        show_trace.show(record)
       else:
         outputs.print_line(record.output)
       totals.add(record)
   except KeyboardInterrupt:
     kept = f" are in {file.path}" if file else ""
     raise KeyboardInterrupt(f"{totals.outputs} of {count} outputs{kept}") from None
+  if page:
+    page.write(trace_page.end(totals_lib.line(totals, settings)))
   totals_lib.report(totals, settings, file and file.path)

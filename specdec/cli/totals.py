@@ -8,18 +8,23 @@ if TYPE_CHECKING:
   from specdec.engine.settings import Settings
 
 
-def report(totals: "Counts", settings: "Settings", written_to: str | None = None) -> None:
-  """Prints a summary, and warnings of what a user can change."""
+def line(totals: "Counts", settings: "Settings") -> str:
+  """The summary."""
   from specdec.engine.result import summary
-  from specdec.types import Status
 
-  line = summary(totals.outputs, totals.tokens, totals.target_calls, totals.tested,
+  text = summary(totals.outputs, totals.tokens, totals.target_calls, totals.tested,
                  totals.accepted, settings.lossless)
   if totals.at_limit:
-    line += f"; {totals.at_limit} stopped at max_decode_len {settings.max_decode_len}"
-  if written_to:
-    line += f"; written to {written_to}"
-  print(line, file=sys.stderr)
+    text += f"; {totals.at_limit} stopped at max_decode_len {settings.max_decode_len}"
+  return text
+
+
+def report(totals: "Counts", settings: "Settings", written_to: str | None = None) -> None:
+  """Prints a summary, and warnings of what a user can change."""
+  from specdec.types import Status
+
+  print(line(totals, settings) + (f"; written to {written_to}" if written_to else ""),
+        file=sys.stderr)
   if totals.truncated:
     print(f"warning: {totals.truncated} of {totals.inputs} inputs had more than "
           f"{settings.max_source_len} tokens and were cut; --strict_length refuses them",

@@ -134,9 +134,9 @@ def insert(method: Method, state: DecodeState, rows: Array, other: DecodeState) 
 
 def _empty_trace(batch: int, capacity: int, gamma: int) -> Trace:
   # A row has fewer target calls than slots, as each commits a token.
-  one = lambda: jnp.zeros((batch, capacity), jnp.int32)
-  each = lambda dtype: jnp.zeros((batch, capacity, gamma), dtype)
-  return Trace(each(jnp.int32), one(), one(), one(), each(jnp.float32), each(jnp.float32))
+  one = lambda dtype=jnp.int32: jnp.zeros((batch, capacity), dtype)
+  each = lambda dtype=jnp.float32: jnp.zeros((batch, capacity, gamma), dtype)
+  return Trace(each(jnp.int32), one(), one(), one(), each(), each(), each(), one(jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnames=("method", "width"), donate_argnames=("state",))

@@ -100,6 +100,9 @@ class Trace(flax.struct.PyTreeNode):
       before it.
     target_probs: float32 [B, I, G], p of each drafted token.
     draft_probs: float32 [B, I, G], q of each drafted token.
+    accept_probs: float32 [B, I, G], how likely each was to stand, given the draft and that
+      those before it do.
+    next_probs: float32 [B, I], p of the verifier's token.
   """
 
   drafted: Array
@@ -108,6 +111,8 @@ class Trace(flax.struct.PyTreeNode):
   num_committed: Array
   target_probs: Array
   draft_probs: Array
+  accept_probs: Array
+  next_probs: Array
 
 
 class DecodeState(flax.struct.PyTreeNode):

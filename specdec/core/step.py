@@ -98,7 +98,9 @@ def step(method: Method, weights: Weights, state: DecodeState, rules: Rules) -> 
   stats, trace = state.stats, state.trace
   if method.trace:
     assert trace is not None
-    trace = _record(trace, stats.target_calls, running, proposal, target_probs, accepted, count)
+    chances = method.verifier.chances(proposal, target)
+    trace = _record(trace, stats.target_calls, running, proposal, target_probs, chances, block,
+                    verdict.num_accepted, accepted, count)
   if gamma or method.watch:
     assert drafter is not None
     draft_state = drafter.commit(weights.drafter, draft_state, context, accepted, hidden)
@@ -145,15 +147,19 @@ def look(logits: Array, context: Context, drafted: Array) -> verify.Target:
 
 
 def _record(trace: Trace, index: Array, running: Array, proposal: Proposal,
-            target_probs: Array, num_accepted: Array, num_committed: Array) -> Trace:
-  """Writes an iteration at `index` [B] of every running row."""
+            target_probs: Array, chances: Array, block: Array, own: Array, num_accepted: Array,
+            num_committed: Array) -> Trace:
+  """Writes an iteration at `index` [B] of every running row; place `own` [B] of `block` is the
+  verifier's token."""
   draft = proposal.tokens
   at_draft = lambda x: jnp.take_along_axis(x, draft[..., None], -1)[..., 0]
   q = jnp.ones(draft.shape, jnp.float32) if proposal.probs is None else at_draft(proposal.probs)
   # The trace is as wide as the largest gamma of the run.
   widen = lambda x: jnp.pad(x, ((0, 0), (0, trace.drafted.shape[2] - x.shape[1])))
+  of_block = jnp.take_along_axis(target_probs, block[..., None], -1)[..., 0]
   new = Trace(widen(draft), proposal.num_drafted, num_accepted, num_committed,
-              widen(at_draft(target_probs[:, :draft.shape[1]])), widen(q))
+              widen(at_draft(target_probs[:, :draft.shape[1]])), widen(q), widen(chances),
+              jnp.take_along_axis(of_block, own[:, None], 1)[:, 0])
   rows = jnp.arange(index.shape[0])
   index = jnp.where(running, index, trace.num_drafted.shape[1])
   return jax.tree.map(lambda old, x: old.at[rows, index].set(x, mode="drop"), trace, new)

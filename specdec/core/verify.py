@@ -125,6 +125,17 @@ class TokenVerifier:
     p, q = _at_tokens(proposal, target)
     return noise.accept * q < p
 
+  def chances(self, proposal: Proposal, target: Target) -> Array:
+    """How likely each drafted token is to stand, given the draft and that those before it do.
+
+    For traces alone: verifying does without. Over the noise of `__call__`; here it is
+    `min(1, p / q)`.
+
+    Returns:
+      float32 [B, G]; anything behind `num_drafted`.
+    """
+    return _share(*_at_tokens(proposal, target))
+
 
 @dataclasses.dataclass(frozen=True)
 class LenientVerifier(TokenVerifier):
@@ -141,12 +152,21 @@ class LenientVerifier(TokenVerifier):
 
   def _stands(self, noise: Noise, proposal: Proposal, target: Target) -> Array:
     p, q = _at_tokens(proposal, target)
-    lenience = target.lenience[:, None]
+    return jnp.where(target.greedy[:, None], self._close(proposal, target),
+                     noise.accept * target.lenience[:, None] * q < p)
+
+  def _close(self, proposal: Proposal, target: Target) -> Array:
+    """Which drafted tokens of a greedy row stand."""
     logits = target.logits[:, :-1]
     drafted = jnp.take_along_axis(logits, proposal.tokens[..., None], -1)[..., 0]
     # As a difference of logits: the softmax of both would be divided by one sum.
-    close = drafted - logits.max(-1) >= jnp.log(lenience)
-    return jnp.where(target.greedy[:, None], close, noise.accept * lenience * q < p)
+    return drafted - logits.max(-1) >= jnp.log(target.lenience[:, None])
+
+  def chances(self, proposal: Proposal, target: Target) -> Array:
+    """See `TokenVerifier.chances`."""
+    p, q = _at_tokens(proposal, target)
+    return jnp.where(target.greedy[:, None], self._close(proposal, target),
+                     _share(p, target.lenience[:, None] * q))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +188,18 @@ class BlockVerifier(TokenVerifier):
     draft ends may depend on its tokens and on the q after them. The next token comes from
     `norm(max(0, w_n p_{n+1} - q_{n+1}))`, or from p.
     """
-    q_probs, gamma = proposal.probs, proposal.tokens.shape[1]
+    gamma = proposal.tokens.shape[1]
     if gamma == 0:
       return _plain(noise, target)
+    weights, passing = self._tests(proposal, target)
+    stands = noise.accept < passing
+    num_accepted = (gamma - jnp.argmax(stands[:, ::-1], 1)) * stands.any(1)
+    weight = jnp.take_along_axis(weights, num_accepted[:, None], 1)
+    return _finish(noise, proposal, target, num_accepted.astype(jnp.int32), weight)
+
+  def _tests(self, proposal: Proposal, target: Target) -> tuple[Array, Array]:
+    """`w` [B, G + 1] and `h` [B, G], which is 0 where nothing was drafted."""
+    q_probs, gamma = proposal.probs, proposal.tokens.shape[1]
     p, q = _at_tokens(proposal, target)
     place = jnp.arange(gamma)
     drafted = place < proposal.num_drafted[:, None]
@@ -196,11 +225,17 @@ class BlockVerifier(TokenVerifier):
     going_on = excess / jnp.maximum(excess + 1 - before, jnp.finfo(jnp.float32).tiny)
     going_on = jnp.concatenate([going_on[:, 1:], jnp.zeros_like(going_on[:, :1])], 1)
     last = place == proposal.num_drafted[:, None] - 1
-    chance = jnp.where(last, weights[:, 1:], going_on)
-    stands = (noise.accept < chance) & drafted
-    num_accepted = (gamma - jnp.argmax(stands[:, ::-1], 1)) * stands.any(1)
-    weight = jnp.take_along_axis(weights, num_accepted[:, None], 1)
-    return _finish(noise, proposal, target, num_accepted.astype(jnp.int32), weight)
+    return weights, jnp.where(drafted, jnp.where(last, weights[:, 1:], going_on), 0.0)
+
+  def chances(self, proposal: Proposal, target: Target) -> Array:
+    """See `TokenVerifier.chances`.
+
+    The first i tokens stand unless this test and all behind it fail.
+    """
+    _, passing = self._tests(proposal, target)
+    reach = 1 - jnp.cumprod((1 - passing)[:, ::-1], 1)[:, ::-1]
+    before = jnp.concatenate([jnp.ones_like(reach[:, :1]), reach[:, :-1]], 1)
+    return _share(reach, before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +266,19 @@ class CoupledVerifier(TokenVerifier):
     num_accepted = jnp.cumprod(same.astype(jnp.int32), axis=1).sum(1)
     return Verdict(num_accepted, jnp.take_along_axis(own, num_accepted[:, None], 1)[:, 0])
 
+  def chances(self, proposal: Proposal, target: Target) -> Array:
+    """See `TokenVerifier.chances`.
+
+    Both clocks of a race ring first for x with probability 1 / sum_v max(p_v / p_x, q_v / q_x),
+    and the drafter's does with probability q_x. A deterministic draft is the target's own draw
+    with probability p_x.
+    """
+    p, q = _at_tokens(proposal, target)
+    if proposal.probs is None:
+      return p
+    both = jnp.maximum(target.probs[:, :-1] * q[..., None], proposal.probs * p[..., None])
+    return _share(p, both.sum(-1))
+
 
 VERIFIERS = {kind.name: kind() for kind in (
     TokenVerifier, BlockVerifier, LenientVerifier, CoupledVerifier)}
@@ -246,6 +294,11 @@ def _at_tokens(proposal: Proposal, target: Target) -> tuple[Array, Array | float
   """p and q of the drafted tokens, [B, G] each."""
   at = lambda x: jnp.take_along_axis(x, proposal.tokens[..., None], -1)[..., 0]
   return at(target.probs[:, :-1]), 1.0 if proposal.probs is None else at(proposal.probs)
+
+
+def _share(part: Array, whole: Array | float) -> Array:
+  """min(1, part / whole), and 0 where both are."""
+  return part / jnp.maximum(jnp.maximum(part, whole), jnp.finfo(jnp.float32).tiny)
 
 
 def _finish(noise: Noise, proposal: Proposal, target: Target, num_accepted: Array,

@@ -174,7 +174,7 @@ def _record(job: Job, example: int, sample: int, fetched: dict[str, Any], row: i
   trace = None
   if fetched["trace"] is not None:
     trace = traces.iterations(fetched["trace"], row, counts["target_calls"],
-                              ids[len(encoded.prompt):])
+                              ids[len(encoded.prompt):], encoded.prompt, job.pair.vocabulary)
   return Record(
       index=job.place(example), sample=sample, input=job.texts[example],
       output=text_of(job, ids, status), output_ids=ids, prompt_tokens=len(encoded.prompt),

@@ -7,11 +7,12 @@ import numpy as np
 
 from specdec.engine.costs import Costs
 from specdec.engine.settings import Settings
-from specdec.engine.traces import Iteration
+from specdec.engine.shown import Shown
+from specdec.engine.traces import Iterations
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class Record(Shown):
   """One input and what became of it; a line of the output file.
 
   Attributes:
@@ -53,7 +54,7 @@ class Record:
   truncated: bool
   seed: int
   lossless: bool = True
-  trace: tuple[Iteration, ...] | None = None
+  trace: Iterations | None = None
 
   @property
   def num_generated(self) -> int:
@@ -62,14 +63,15 @@ class Record:
 
   def to_dict(self) -> dict[str, Any]:
     """JSON-ready; without `trace` when there is none."""
-    fields = dataclasses.asdict(self)
-    if self.trace is None:
-      del fields["trace"]
+    fields = dataclasses.asdict(dataclasses.replace(self, trace=None))
+    del fields["trace"]
+    if self.trace is not None:
+      fields["trace"] = tuple(iteration.to_dict() for iteration in self.trace)
     return fields
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Result(Shown):
   """Records in input order, with totals.
 
   `texts`, `ids`, `scores` and `statuses` are those of the best sample per input.

@@ -1,5 +1,7 @@
 """What happened in each iteration, as data: the paper's Figure 1."""
 
+from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from specdec.core.state import Trace
+from specdec.data.base import BaseVocabulary
+from specdec.engine.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +22,11 @@ class Iteration:
     num_accepted: how many of them stand.
     next_id: the target's own id after those, the correction of a rejected one or the
       bonus after a whole draft; None when the row ended before it.
-    target_probs: p of each drafted id.
-    draft_probs: q of each drafted id; 1 when the drafter is deterministic.
+    target_probs: p of each drafted id, after controls, temperature and filters.
+    draft_probs: q of each drafted id, likewise; 1 when the drafter is deterministic.
+    accept_probs: how likely each drafted id was to stand, given the draft and that those
+      before it do; of the token verifier, min(1, p / q).
+    next_prob: p of `next_id`, or None.
   """
 
   drafted: tuple[int, ...]
@@ -27,6 +34,8 @@ class Iteration:
   next_id: int | None
   target_probs: tuple[float, ...]
   draft_probs: tuple[float, ...]
+  accept_probs: tuple[float, ...]
+  next_prob: float | None
 
   @property
   def accepted(self) -> tuple[int, ...]:
@@ -41,8 +50,8 @@ class Iteration:
 
   @property
   def untested(self) -> tuple[int, ...]:
-    """Drafted ids behind the rejected one, which nobody looked at."""
-    return self.drafted[self.num_accepted + 1:]
+    """Drafted ids behind the rejected one, or behind the row's end, which nobody looked at."""
+    return self.drafted[self.num_accepted + (self.rejected is not None):]
 
   @property
   def committed(self) -> tuple[int, ...]:
@@ -54,7 +63,39 @@ class Iteration:
     return dataclasses.asdict(self)
 
 
-def iterations(trace: Trace, row: int, count: int, ids: Sequence[int]) -> tuple[Iteration, ...]:
+class Iterations(Shown, tuple[Iteration, ...]):
+  """All iterations of an output, which show themselves in notebooks and terminals.
+
+  Args:
+    iterations: in order.
+    prompt: ids that stood before the first of them.
+    pieces: of all ids, with T5's underscore for a space.
+  """
+
+  prompt: tuple[int, ...]
+  pieces: Mapping[int, str]
+
+  def __new__(cls, iterations: Iterable[Iteration] = (), prompt: Sequence[int] = (),
+              pieces: Mapping[int, str] | None = None) -> "Iterations":
+    self = super().__new__(cls, iterations)
+    self.prompt, self.pieces = tuple(prompt), pieces or {}
+    return self
+
+  def text(self, ids: Iterable[int]) -> str:
+    """Pieces as they are, with the space that the underscore stands for."""
+    return "".join(self.pieces.get(i, f"<id {i}>") for i in ids).replace("\u2581", " ")
+
+  def befores(self) -> list[tuple[int, ...]]:
+    """Ids that stood when each iteration began."""
+    out, before = [], self.prompt
+    for iteration in self:
+      out.append(before)
+      before += iteration.committed
+    return out
+
+
+def iterations(trace: Trace, row: int, count: int, ids: Sequence[int], prompt: Sequence[int],
+               vocabulary: BaseVocabulary) -> Iterations:
   """The iterations of one row.
 
   Args:
@@ -62,15 +103,21 @@ def iterations(trace: Trace, row: int, count: int, ids: Sequence[int]) -> tuple[
     row: in it.
     count: target calls of the row.
     ids: what the row generated, without prompt and start id.
+    prompt: ids before them.
+    vocabulary: of the ids.
   """
   out, at = [], 0
   for i in range(count):
     drafted, accepted, committed = (int(x[row, i]) for x in (
         trace.num_drafted, trace.num_accepted, trace.num_committed))
     at += committed
+    own = committed > accepted
     numbers = lambda x: tuple(np.asarray(x[row, i, :drafted]).tolist())  # noqa: B023
     out.append(Iteration(
         drafted=numbers(trace.drafted), num_accepted=accepted,
-        next_id=int(ids[at - 1]) if committed > accepted else None,
-        target_probs=numbers(trace.target_probs), draft_probs=numbers(trace.draft_probs)))
-  return tuple(out)
+        next_id=int(ids[at - 1]) if own else None,
+        target_probs=numbers(trace.target_probs), draft_probs=numbers(trace.draft_probs),
+        accept_probs=numbers(trace.accept_probs),
+        next_prob=float(trace.next_probs[row, i]) if own else None))
+  used = sorted({*prompt, *ids, *(i for one in out for i in one.drafted)})
+  return Iterations(out, prompt, dict(zip(used, vocabulary.pieces(used))))

@@ -1,5 +1,6 @@
 """alpha: rates against a law that can be worked out, intervals, and the check of real runs."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -142,8 +143,7 @@ def test_copies_are_one_hot_and_behind_a_wrong_token_nothing_counts(state, outpu
 def checked(state, drafter, params, verifier=None):
   source, scored = score(state)
   trace, calls = state.trace, np.asarray(state.stats.target_calls)
-  trace = type(trace)(*(np.asarray(getattr(trace, name)) for name in (
-      "drafted", "num_drafted", "num_accepted", "num_committed", "target_probs", "draft_probs")))
+  trace = jax.tree.map(np.asarray, trace)
   found = rates(drafter, params, (source, scored))
   parts = [alpha_lib.tested(trace, b, calls[b], found[b, :int(state.length[b]) - 1, :, 0])
            for b in range(B)]

@@ -3,7 +3,10 @@
 import json
 import re
 
+import pytest
+
 import specdec
+from specdec.engine import trace_page
 from specdec.testing import tiny
 
 TEXTS = ("A small boat.", "The cat sleeps.")
@@ -72,6 +75,33 @@ def test_a_trace_can_be_read_without_colour(generate):
     at += len(record.trace) + 2
     assert lines[at - 1] == f"   => {record.output}"
   assert "[-" in out and "{+" in out
+
+
+def test_a_page_shows_the_traces_and_the_outputs_stay_as_they_are(generate, tmp_path):
+  page, out = tmp_path / "page.html", tmp_path / "out.jsonl"
+  flags = ["--temperature=1", "--seed=1", "--num_decodes=2"]
+  expected = _expected(trace=True, temperature=1.0, seed=1, num_decodes=2)
+  code, said, err = generate(*TEXTS, f"--trace_html={page}", *flags)
+  assert code == 0 and said.splitlines() == [record.output for record in expected.records]
+  assert page.read_text(encoding="utf-8") == trace_page.page(expected, "tiny").replace(
+      f"{expected}<", err.strip() + "<") + "\n"
+  # Lines of JSON have a trace when it is asked for.
+  for trace in ([], ["--trace"]):
+    assert generate(*TEXTS, f"--trace_html={page}", f"--output_file={out}", "--overwrite", *trace,
+                    *flags)[0] == 0
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert all(("trace" in record) == bool(trace) for record in records)
+  assert len(records[0]["trace"][0]["accept_probs"]) == len(records[0]["trace"][0]["drafted"])
+
+
+@pytest.mark.parametrize("flags", [["--mode=plain"], ["--drafter=copy"],
+                                   ["--verifier=lenient", "--lenience=0.1"], ["--gamma=auto"]])
+def test_a_page_of_any_kind_of_run(generate, tmp_path, flags):
+  page = tmp_path / "page.html"
+  code, _, _ = generate("A small boat.", f"--trace_html={page}", *flags)
+  html = page.read_text(encoding="utf-8")
+  assert code == 0 and "sd-lines" in html and html.endswith("</html>\n")
+  assert ("NOT lossless" in html) == ("--verifier=lenient" in flags)
 
 
 def test_a_trace_has_colours_on_a_terminal(generate, monkeypatch):

@@ -85,13 +85,14 @@ def test_bad_flag(mistake, flag, expected):
     (["--compare_json=-"], "expected the name of a file"),
     (["--stream"], "--compare does not go with --stream"),
     (["--trace"], "--compare does not go with --trace"),
+    (["--trace_html=x"], "--compare does not go with --trace_html"),
 ])
 def test_bad_comparison(mistake, flags, expected):
   assert expected in mistake("generate", "--compare", *flags, "A dog.")
 
 
-@pytest.mark.parametrize("flag", ["--trace", "--output_file=x", "--batch_size=2",
-                                  "--num_decodes=2"])
+@pytest.mark.parametrize("flag", ["--trace", "--trace_html=x", "--output_file=x",
+                                  "--batch_size=2", "--num_decodes=2"])
 def test_streams_that_cannot_be(mistake, flag):
   assert f"--stream does not go with {flag.partition('=')[0]}" in mistake(
       "generate", "--stream", flag, "A dog.")
@@ -170,7 +171,7 @@ def no_loading(monkeypatch):
   monkeypatch.setattr(pairs, "load_pair", fail)
 
 
-@pytest.mark.parametrize("flag", ["--output_file", "--compare_json"])
+@pytest.mark.parametrize("flag", ["--output_file", "--compare_json", "--trace_html"])
 def test_output_that_cannot_be_written(mistake, tmp_path, no_loading, flag):
   args = ["generate", "A dog.", *(["--compare"] if flag == "--compare_json" else [])]
   existing = tmp_path / "there.jsonl"
@@ -182,6 +183,14 @@ def test_output_that_cannot_be_written(mistake, tmp_path, no_loading, flag):
     assert expected in mistake(*args, f"{flag}={path}"), path
   assert existing.read_text() == "kept\n"
   assert list(tmp_path.iterdir()) == [existing]
+
+
+def test_pages_that_cannot_be(mistake, no_loading, tmp_path):
+  assert "--trace_html is -; expected the name of a file" in mistake(
+      "generate", "--trace_html=-", "A dog.")
+  path = tmp_path / "out"
+  assert f"--trace_html and --output_file are both {path}" in mistake(
+      "generate", f"--trace_html={path}", f"--output_file={path}", "A dog.")
 
 
 def test_output_that_is_the_input(mistake, tmp_path, no_loading):

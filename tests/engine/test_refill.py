@@ -81,7 +81,7 @@ def test_samples_of_an_input_stand_together_with_their_traces(pair):
   assert [r.index for r in found.records] == sorted(list(range(10)) * 2)
   for a, b in zip(found.records, expected.records, strict=True):
     assert len(a.trace) == a.target_calls > 0
-    bare = lambda trace: [dataclasses.replace(i, target_probs=(), draft_probs=()) for i in trace]
+    bare = lambda trace: [(i.drafted, i.num_accepted, i.next_id) for i in trace]
     assert bare(a.trace) == bare(b.trace)
 
 
