@@ -1,4 +1,4 @@
-"""README's tables of measurements, from the records that come with the package."""
+"""Tables of measurements in README and docs, from the records that come with the package."""
 
 from collections.abc import Iterable
 import json
@@ -10,13 +10,16 @@ from specdec.bench.timing import spread_text
 from specdec.errors import SpecdecError
 
 RECORDS = pathlib.Path(__file__).parents[1] / "assets" / "bench"
-# Where tables stand in README, by name.
+# The pages that hold tables, and where these stand in them, by name.
+PAGES = ("README.md", "docs/drafters.md", "docs/speed.md")
 BEGIN, END = "<!-- {} tables: scripts/readme_tables.py -->", "<!-- end of {} tables -->"
 
 # Those that a user can type; others are named by how they were made.
 _SHIPPED = ("drafter", "bigram", "copy", "uniform", "bigram+drafter")
 _LABELS = {"t5x": "T5X", "hf": "Hugging Face", "ctranslate2": "CTranslate2",
            "ctranslate2_int8": "CTranslate2"}
+# Records of a trained pair at the cost of larger models, as far as they are there.
+_WIDENED = ("large_translate", "large_correct")
 
 
 def read(name: str) -> dict[str, Any]:
@@ -24,19 +27,34 @@ def read(name: str) -> dict[str, Any]:
   return json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def insert(readme: str) -> str:
-  """README's text with the tables between their markers written anew.
+def names(page: str) -> list[str]:
+  """The tables that a page's text has a place for.
+
+  Raises:
+    SpecdecError: a marker is missing, or stands there twice.
+  """
+  found = []
+  for name in _TABLES:
+    begin, end = page.count(BEGIN.format(name)), page.count(END.format(name))
+    if (begin, end) == (1, 1):
+      found.append(name)
+    elif begin or end:
+      raise SpecdecError(f"expected one line {BEGIN.format(name)!r} and one {END.format(name)!r} "
+                         "in a page, or neither")
+  return found
+
+
+def insert(page: str) -> str:
+  """A page's text with the tables between their markers written anew.
 
   Raises:
     SpecdecError: a marker is missing.
   """
-  for name, body in (("bench", _speed), ("drafter", _drafters)):
+  for name in names(page):
     begin, end = BEGIN.format(name), END.format(name)
-    if readme.count(begin) != 1 or readme.count(end) != 1:
-      raise SpecdecError(f"expected one line {begin!r} and one {end!r} in README.md")
-    before, rest = readme.split(begin)
-    readme = before + "\n".join([begin, *body(), end]) + rest.split(end)[1]
-  return readme
+    before, rest = page.split(begin)
+    page = before + "\n".join([begin, *_TABLES[name](), end]) + rest.split(end)[1]
+  return page
 
 
 def _speed() -> list[str]:
@@ -155,3 +173,43 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
   head = list(head)
   line = lambda cells: f"| {' | '.join(cells)} |"
   return [line(head), "|" + "---|" * len(head), *map(line, rows)]
+
+
+def _summary() -> list[str]:
+  """README's first table: what speculation saves, and what that was worth in time."""
+  r = json.loads((RECORDS.parent / "demo" / "evaluation.json").read_text(encoding="utf-8"))
+  metrics = {"bleu": "BLEU", "exact_match": "exact match"}
+  rows = []
+  for x in r["results"]:
+    (name,) = (name for name in metrics if f"plain_{name}" in x)
+    digits = 2 if name == "bleu" else 3
+    rows.append([f"{x['task']}, {metrics[name]}", f"{x['temperature']:g}",
+                 *(f"{x[f'{mode}_{name}']:.{digits}f}" for mode in ("plain", "speculative")),
+                 f"{x['alpha']:.3f}", f"{x['tokens_per_call']:.2f}",
+                 f"{x['identical']} of {r['sentences']}" if "identical" in x else "-"])
+  lines = _table(["task", "temperature", "plain", "speculative", "alpha", "tokens per target call",
+                  "identical outputs"], rows)
+  found = [read(name) for name in _WIDENED if (RECORDS / f"{name}.json").exists()]
+  return [*lines, "", *_times(found)] if found else lines
+
+
+def _times(records: list[dict[str, Any]]) -> list[str]:
+  """Speed-ups of a trained pair at the cost of larger models."""
+  first = records[0]
+  short = lambda name: name.replace("t5_1_1_", "T5-")
+  beside = lambda r, name: (spread_text(r["baselines"][name]["ratio_speculative"])
+                            if name in r["baselines"] else "-")
+  return [
+      f"The same pair inside the matrices of {short(first['target'])}, at its cost (temperature 0, "
+      f"{first['dtype']}, batch {first['batch_size']}, {first['cpu_cores']} cores of "
+      f"{first['cpu'] or first['device']}); how many times as fast as",
+      "",
+      *_table(["task", "drafter, gamma", "alpha", "plain decoding", "T5X's plain decoding",
+               "Hugging Face's assisted generation"],
+              [[r["task"], f"{short(r['drafter'])}, {r['gamma']}", f"{r['alpha']:.2f}",
+                spread_text(r["speed_up"]), beside(r, "t5x"), beside(r, "hf_assisted")]
+               for r in records])]
+
+
+# By the names in their markers.
+_TABLES = {"summary": _summary, "bench": _speed, "drafter": _drafters}
