@@ -271,7 +271,8 @@ def measure(pair: Pair, texts: Sequence[str], specs: Sequence[str] = (), *,
   environment, config = records.environment(), pair.target.config
   return {
       "kind": "measurements", "version": 1, **environment, "device": records.device(environment),
-      "target": pair.target.name, "weights": "widened" if pair.target.widened else "trained",
+      "target": records.model_name(pair.target.name),
+      "weights": "widened" if pair.target.widened else "trained",
       "dtype": config.dtype, "batch_size": job.settings.batch_size, "settings": dict(settings),
       "rows": rows, "calibration": checks}
 

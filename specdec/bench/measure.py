@@ -110,7 +110,8 @@ def describe(workload: Workload, repeats: int) -> dict[str, Any]:
   """What was measured, for the record."""
   return {
       "matmul_precision": "highest" if workload.dtype == "float32" else "default",
-      "target": workload.target.name, "drafter": workload.drafter.name,
+      "target": records.model_name(workload.target.name),
+      "drafter": records.model_name(workload.drafter.name),
       "weights": workload.weights_are, "dtype": workload.dtype, "task": workload.task,
       "temperature": workload.temperature,
       "batch_size": workload.batch_size, "batches": len(workload.sources),

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 import specdec
+from specdec.engine.pairs import ASSETS
 
 
 def environment() -> dict[str, Any]:
@@ -33,6 +34,16 @@ def device(environment: dict[str, Any]) -> str:
   """What measurements are told apart by: the accelerator, or which processor it was."""
   cpu = environment["cpu"] if environment["backend"] == "cpu" else None
   return cpu or environment["device"]
+
+
+def model_name(path: str) -> str:
+  """What a model is called in a record: those of the package by the pair that they are of.
+
+  >>> model_name(str(ASSETS / "demo" / "target"))
+  'demo/target'
+  """
+  below = pathlib.Path(path)
+  return below.relative_to(ASSETS).as_posix() if below.is_relative_to(ASSETS) else path
 
 
 def _cpu() -> str | None:

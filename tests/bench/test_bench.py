@@ -13,6 +13,7 @@ from specdec.analysis import theory
 from specdec.bench import measure as measure_lib
 from specdec.bench import memory
 from specdec.bench import peers
+from specdec.bench import records as records_lib
 from specdec.bench import runs
 from specdec.bench import sweep as sweep_lib
 from specdec.bench import timing
@@ -290,3 +291,16 @@ def test_a_baseline_that_is_not_there_says_how_to_get_it(monkeypatch):
                     ("t5x", "git clone")):
     with pytest.raises(SpecdecError, match=how):
       peers.find(name)
+
+
+def test_models_of_the_package_are_named_by_their_pair(tmp_path):
+  assert records_lib.model_name(str(pairs.ASSETS / "demo" / "target")) == "demo/target"
+  assert records_lib.model_name(str(tmp_path / "demo")) == str(tmp_path / "demo")
+  assert records_lib.model_name("base") == "base"
+
+
+def test_no_record_names_a_path_of_the_machine_it_was_made_on():
+  for path in (pairs.ASSETS / "bench").glob("*.json"):
+    record = json.loads(path.read_text(encoding="utf-8"))
+    for field in ("target", "drafter"):
+      assert not str(record.get(field, "")).startswith("/"), path.name
