@@ -13,8 +13,8 @@ GIN = {f"specdec.gin.{folder.name}": f"gin/{folder.name}"
 PLOTS = ["matplotlib>=3.8"]
 # importlib_resources: TensorFlow Datasets imports it and does not say so.
 SEQIO = ["seqio>=0.0.20", "sacrebleu>=2.4", "rouge-score>=0.1.2", "importlib_resources"]
-# The site. Both are small, so that the suite builds it.
-DOCS = ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.27"]
+# The site; ruff sets its signatures. All are small, so that the suite builds it.
+DOCS = ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.27", "ruff>=0.8"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.
