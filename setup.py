@@ -13,6 +13,8 @@ GIN = {f"specdec.gin.{folder.name}": f"gin/{folder.name}"
 PLOTS = ["matplotlib>=3.8"]
 # importlib_resources: TensorFlow Datasets imports it and does not say so.
 SEQIO = ["seqio>=0.0.20", "sacrebleu>=2.4", "rouge-score>=0.1.2", "importlib_resources"]
+# The site; ruff sets its signatures. All are small, so that the suite builds it.
+DOCS = ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.27", "ruff>=0.8"]
 HF = ["safetensors>=0.5", "tokenizers>=0.20", "huggingface_hub>=0.30"]
 
 # torch is pinned: the tests compare with its numbers, and do not chase its newest release.
@@ -25,7 +27,7 @@ TEST = [
     "pyright[nodejs]==1.1.414",
     # The TPU's compiler, for programs that are read and never run.
     "libtpu>=0.0.40; sys_platform == 'linux' and platform_machine == 'x86_64'",
-    *HF, *PLOTS, *SEQIO,
+    *HF, *PLOTS, *SEQIO, *DOCS,
 ]
 
 setuptools.setup(
@@ -63,6 +65,7 @@ setuptools.setup(
         "hf": HF,
         "torch": ["torch>=2.6"],
         "plots": PLOTS,
+        "docs": DOCS,
         "bench": ["torch>=2.6", "transformers>=4.50", "ctranslate2>=4.5"],
         "train": ["optax>=0.2.4", "sacrebleu>=2.4"],
         "test": TEST,

@@ -1,4 +1,4 @@
-"""README's tables of measurements, from the records that come with the package."""
+"""Tables of measurements in README and docs, from the records that come with the package."""
 
 from collections.abc import Iterable
 import json
@@ -10,13 +10,17 @@ from specdec.bench.timing import spread_text
 from specdec.errors import SpecdecError
 
 RECORDS = pathlib.Path(__file__).parents[1] / "assets" / "bench"
-# Where tables stand in README, by name.
+# The pages that hold tables, and where these stand in them, by name.
+PAGES = ("README.md", "docs/drafters.md", "docs/speed.md")
 BEGIN, END = "<!-- {} tables: scripts/readme_tables.py -->", "<!-- end of {} tables -->"
 
 # Those that a user can type; others are named by how they were made.
 _SHIPPED = ("drafter", "bigram", "copy", "uniform", "bigram+drafter")
 _LABELS = {"t5x": "T5X", "hf": "Hugging Face", "ctranslate2": "CTranslate2",
            "ctranslate2_int8": "CTranslate2"}
+# Records of a trained pair at the cost of larger models, by what was decoded.
+_WIDENED = {"translate": "large_translate", "translate, longer sentences": "large_translate_long",
+            "correct": "large_correct"}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -24,26 +28,39 @@ def read(name: str) -> dict[str, Any]:
   return json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def insert(readme: str) -> str:
-  """README's text with the tables between their markers written anew.
+def names(page: str) -> list[str]:
+  """The tables that a page's text has a place for.
+
+  Raises:
+    SpecdecError: a marker is missing, or stands there twice.
+  """
+  found = []
+  for name in _TABLES:
+    begin, end = page.count(BEGIN.format(name)), page.count(END.format(name))
+    if (begin, end) == (1, 1):
+      found.append(name)
+    elif begin or end:
+      raise SpecdecError(f"expected one line {BEGIN.format(name)!r} and one {END.format(name)!r} "
+                         "in a page, or neither")
+  return found
+
+
+def insert(page: str) -> str:
+  """A page's text with the tables between their markers written anew.
 
   Raises:
     SpecdecError: a marker is missing.
   """
-  for name, body in (("bench", _speed), ("drafter", _drafters)):
+  for name in names(page):
     begin, end = BEGIN.format(name), END.format(name)
-    if readme.count(begin) != 1 or readme.count(end) != 1:
-      raise SpecdecError(f"expected one line {begin!r} and one {end!r} in README.md")
-    before, rest = readme.split(begin)
-    readme = before + "\n".join([begin, *body(), end]) + rest.split(end)[1]
-  return readme
+    before, rest = page.split(begin)
+    page = before + "\n".join([begin, *_TABLES[name](), end]) + rest.split(end)[1]
+  return page
 
 
 def _speed() -> list[str]:
   return [*_calls(read("base_small")), "",
-          *_widened({"translate": read("large_translate"),
-                     "translate, longer sentences": read("large_translate_long"),
-                     "correct": read("large_correct")}), "",
+          *_widened({task: read(name) for task, name in _WIDENED.items()}), "",
           *_batches(read("small_batches"))]
 
 
@@ -190,3 +207,41 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
   head = list(head)
   line = lambda cells: f"| {' | '.join(cells)} |"
   return [line(head), "|" + "---|" * len(head), *map(line, rows)]
+
+
+def _summary() -> list[str]:
+  """README's first table: what speculation saves, and what that was worth in time."""
+  r = json.loads((RECORDS.parent / "demo" / "evaluation.json").read_text(encoding="utf-8"))
+  metrics = {"bleu": "BLEU", "exact_match": "exact match"}
+  rows = []
+  for x in r["results"]:
+    (name,) = (name for name in metrics if f"plain_{name}" in x)
+    digits = 2 if name == "bleu" else 3
+    rows.append([f"{x['task']}, {metrics[name]}", f"{x['temperature']:g}",
+                 *(f"{x[f'{mode}_{name}']:.{digits}f}" for mode in ("plain", "speculative")),
+                 f"{x['alpha']:.3f}", f"{x['tokens_per_call']:.2f}",
+                 f"{x['identical']} of {r['sentences']}" if "identical" in x else "-"])
+  lines = _table(["task", "temperature", "plain", "speculative", "alpha", "tokens per target call",
+                  "identical outputs"], rows)
+  return [*lines, "", *_times({task: read(name) for task, name in _WIDENED.items()})]
+
+
+def _times(records: dict[str, dict[str, Any]]) -> list[str]:
+  """Speed-ups of a trained pair at the cost of larger models."""
+  first = next(iter(records.values()))
+  beside = lambda r, name: (spread_text(r["baselines"][name]["ratio_speculative"])
+                            if name in r["baselines"] else "-")
+  return [
+      f"The same pair inside the matrices of {_size(first['target'])}, at its cost (temperature 0, "
+      f"{first['dtype']}, batch {first['batch_size']}, {first['cpu_cores']} cores of "
+      f"{first['cpu'] or first['device']}); how many times as fast as",
+      "",
+      *_table(["task", "drafter, gamma", "alpha", "plain decoding", "T5X's plain decoding",
+               "Hugging Face's assisted generation"],
+              [[task, f"{_size(r['drafter'])}, {r['gamma']}", f"{r['alpha']:.2f}",
+                spread_text(r["speed_up"]), beside(r, "t5x"), beside(r, "hf_assisted")]
+               for task, r in records.items()])]
+
+
+# By the names in their markers.
+_TABLES = {"summary": _summary, "bench": _speed, "drafter": _drafters}
