@@ -276,7 +276,8 @@ class CoupledVerifier(TokenVerifier):
     p, q = _at_tokens(proposal, target)
     if proposal.probs is None:
       return p
-    both = jnp.maximum(target.probs[:, :-1] * q[..., None], proposal.probs * p[..., None])
+    both = jnp.maximum(target.probs[:, :-1] * jnp.asarray(q)[..., None],
+                       proposal.probs * p[..., None])
     return _share(p, both.sum(-1))
 
 
