@@ -2,8 +2,10 @@
 # Makes a virtual environment, installs specdec with its test extra and runs the
 # checkers and the whole suite against the installed package.
 #
-#   scripts/test.sh                     everything, and what of the package was run
+#   scripts/test.sh                     everything
 #   scripts/test.sh tests/core -k eos   arguments go to pytest
+#
+# SPECDEC_TEST_COVERAGE=1 tells at the end what of the package was run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/environment.sh
@@ -27,7 +29,7 @@ if [ -z "${JAX_COMPILATION_CACHE_DIR:-}" ]; then
 fi
 
 covered=()
-if [ $# -eq 0 ]; then
+if [ -n "${SPECDEC_TEST_COVERAGE:-}" ]; then
   export COVERAGE_FILE="$scratch/coverage"
   covered=(--cov --cov-report=)
 fi
@@ -37,7 +39,7 @@ status=0
 "$environment/bin/python" -m pytest -p no:cacheprovider --import-mode=importlib \
   -n "${SPECDEC_TEST_PROCESSES:-2}" --dist loadfile --no-loadscope-reorder \
   ${covered[@]+"${covered[@]}"} "$@" || status=$?
-if [ $# -eq 0 ] && [ -e "$COVERAGE_FILE" ]; then
+if [ -n "${SPECDEC_TEST_COVERAGE:-}" ] && [ -e "$COVERAGE_FILE" ]; then
   total="$("$environment/bin/coverage" report --format=total)"
   echo "Of the package's statements $total % were run (those of other processes do not count). Least of:"
   "$environment/bin/coverage" report --skip-empty --sort=cover | sed -n '3,10p'
