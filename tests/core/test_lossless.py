@@ -133,7 +133,7 @@ def test_joint_law_of_other_drafts(drafter, settings):
 
 @pytest.mark.parametrize("settings", ["plain", "mixed"])
 @pytest.mark.parametrize("verifier", [BlockVerifier(), CoupledVerifier()])
-@pytest.mark.parametrize("drafter, gamma", [(DRAFTER, 1), (DRAFTER, 4),
+@pytest.mark.parametrize("drafter, gamma", [(DRAFTER, 1), (DRAFTER, 2), (DRAFTER, 4),
                                             (StopsWhenUnsure(SCORER, V), 3),
                                             (Deterministic(SCORER, V), 3)])
 def test_joint_law_of_other_verifiers(drafter, gamma, verifier, settings):
@@ -170,7 +170,7 @@ def test_block_verification_accepts_more():
 
 def test_coupled_ids_do_not_depend_on_drafter_or_gamma():
   said = []
-  for drafter, gamma in ((None, 0), (DRAFTER, 1), (DRAFTER, 4),
+  for drafter, gamma in ((None, 0), (DRAFTER, 1), (DRAFTER, 2), (DRAFTER, 4),
                          (StopsWhenUnsure(SCORER, V), 3), (Deterministic(SCORER, V), 3)):
     _, state = measure(Method(SCORER, drafter, gamma, CoupledVerifier()), "mixed")
     said.append(toy.sequences(state))

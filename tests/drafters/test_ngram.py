@@ -60,7 +60,7 @@ def subject(order: int, sequences=None, **options) -> contract.Subject:
       lambda batch: Source(jnp.ones((batch, 1), jnp.int32), jnp.ones(batch, jnp.int32)))
 
 
-@pytest.mark.parametrize("order", [1, 3])
+@pytest.mark.parametrize("order", ORDERS)
 def test_battery(order):
   contract.check_all(subject(order))
 

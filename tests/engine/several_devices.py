@@ -29,8 +29,7 @@ from specdec.models.t5 import sharding
 from specdec.testing import tiny
 
 SHAPE = {"num_heads": 8, "head_dim": 4, "mlp_dim": 64}
-# Of the others, and of more layouts, there is scripts/check_layouts.py, which takes longer.
-DRAFTERS = ("drafter", "copy:min_match=0", "heads", "bigram+drafter")
+DRAFTERS = ("drafter", "bigram", "copy:min_match=0", "uniform", "heads", "bigram+drafter")
 MIXED = "data:2,model:4"
 OPTIONS = {"task": "", "gamma": 3, "batch_size": 8, "max_decode_len": 12}
 # One batch: a second one of another size would be twice as many programs.
